@@ -1,0 +1,3 @@
+//! Wires the parts together; turns errors into text and exit codes.
+
+fn main() {}
