@@ -4,6 +4,7 @@
 //! It opens no file and no socket. [`VARIABLES`] is the one list of the variables: reading,
 //! `--help`, `check` and the README's table go by it.
 
+use crate::text::{short, table};
 use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::fmt;
@@ -153,7 +154,7 @@ pub struct Config {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Problem {
     /// A value that is not accepted.
-    #[error("{variable}: `{}` is not accepted; accepted: {accepted}", shorten(value))]
+    #[error("{variable}: `{}` is not accepted; accepted: {accepted}", short(value))]
     Value {
         /// The variable.
         variable: &'static str,
@@ -183,13 +184,6 @@ pub struct Error(pub Vec<Problem>);
 
 fn lines(problems: &[Problem]) -> String {
     problems.iter().map(ToString::to_string).collect::<Vec<_>>().join("\n")
-}
-
-/// A value as messages show it: on one line, and not longer than one.
-fn shorten(value: &str) -> String {
-    const LONGEST_SHOWN: usize = 100;
-    let shown: String = value.chars().take(LONGEST_SHOWN).flat_map(char::escape_debug).collect();
-    if value.chars().count() > LONGEST_SHOWN { format!("{shown}…") } else { shown }
 }
 
 /// The variables of [`VARIABLES`] as they are set, not yet validated.
@@ -264,7 +258,7 @@ impl Config {
     ) -> Result<Config, Error> {
         let mut read = Validator { environment, problems: environment.problems.clone() };
         let source = source(&mut read);
-        read.unsupported("WEB_CONFIG_FILE");
+        read.unsupported("WEB_CONFIG_FILE", "leave it unset");
         let listen = read.value("LISTEN_ADDRESS", address);
         let interval = read.value("SCRAPE_INTERVAL", positive_duration);
         let timeout = read.value("SCRAPE_TIMEOUT", positive_duration);
@@ -345,12 +339,12 @@ impl Validator<'_> {
         self.environment.given(name).map(PathBuf::from)
     }
 
-    /// Whether a variable of another version is set, which is an error.
-    fn unsupported(&mut self, name: &'static str) -> bool {
-        let Some(value) = self.environment.given(name) else { return false };
-        let accepted = "nothing, for this version does not support it; leave it unset".to_owned();
-        self.problems.push(Problem::Value { variable: name, value: value.to_owned(), accepted });
-        true
+    /// A variable that only a later version reads must not be set.
+    fn unsupported(&mut self, name: &'static str, instead: &str) {
+        if let Some(value) = self.environment.given(name) {
+            let accepted = format!("nothing, for this version does not support it; {instead}");
+            self.problems.push(Problem::Value { variable: name, value: value.to_owned(), accepted });
+        }
     }
 
     fn together(&mut self, result: Result<(), String>) {
@@ -373,11 +367,10 @@ fn source(read: &mut Validator<'_>) -> Option<Source> {
             "DEPLOYMENT_FILE and MODEL_DEPLOYMENT are both set; accepted: exactly one of them".to_owned(),
         ));
     }
-    read.unsupported("MODEL_DEPLOYMENT");
-    read.unsupported("NAMESPACE");
-    if object && !read.is_set("NAMESPACE") {
-        read.problems.push(Problem::Together("MODEL_DEPLOYMENT needs NAMESPACE, which is not set".to_owned()));
-    }
+    // Kubernetes discovery, which needs both, comes with a later version.
+    let instead = "describe the deployment in DEPLOYMENT_FILE and leave MODEL_DEPLOYMENT and NAMESPACE unset";
+    read.unsupported("MODEL_DEPLOYMENT", instead);
+    read.unsupported("NAMESPACE", instead);
     if !file && !object {
         read.problems.push(Problem::Together(
             "DEPLOYMENT_FILE is not set; accepted: the path of a deployment file \
@@ -571,14 +564,10 @@ pub struct Help;
 
 impl fmt::Display for Help {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let name_width = VARIABLES.iter().map(|variable| variable.name.len()).max().unwrap_or(0);
-        let default = |variable: &Variable| variable.default.unwrap_or("-");
-        let default_width = VARIABLES.iter().map(|variable| default(variable).len()).max().unwrap_or(0);
         writeln!(f, "Environment (variable, default, meaning; an empty variable is unset):")?;
-        for variable in VARIABLES {
-            let (name, default) = (variable.name, default(variable));
-            writeln!(f, "  {name:name_width$}  {default:default_width$}  {}", variable.meaning)?;
-        }
+        let row =
+            |variable: &Variable| [variable.name, variable.default.unwrap_or("-"), variable.meaning].map(str::to_owned);
+        f.write_str(&table(&VARIABLES.iter().map(row).collect::<Vec<_>>()))?;
         write!(f, "Durations are one whole number and one of ms, s, m, h; only WINDOW may be zero.")
     }
 }
@@ -588,16 +577,19 @@ mod tests {
     use super::*;
     use std::os::unix::ffi::OsStringExt;
 
-    fn environment(variables: &[(&str, &str)]) -> Environment {
+    /// Variables and their values.
+    type Variables<'a> = &'a [(&'a str, &'a str)];
+
+    fn environment(variables: Variables<'_>) -> Environment {
         Environment::read(variables.iter().map(|(name, value)| ((*name).into(), (*value).into())))
     }
 
     /// With a deployment file, and these variables.
-    fn read(variables: &[(&str, &str)]) -> Result<Config, Error> {
+    fn read(variables: Variables<'_>) -> Result<Config, Error> {
         Config::read(&environment(&[&[("DEPLOYMENT_FILE", "d.yaml")], variables].concat()))
     }
 
-    fn problems(variables: &[(&str, &str)]) -> Vec<String> {
+    fn problems(variables: Variables<'_>) -> Vec<String> {
         read(variables).map_or_else(|error| error.0.iter().map(ToString::to_string).collect(), |_| Vec::new())
     }
 
@@ -695,7 +687,7 @@ mod tests {
 
     #[test]
     fn limits_that_do_not_go_together_say_which_would_do() {
-        let cases: &[(&[(&str, &str)], &str)] = &[
+        let cases: &[(Variables<'_>, &str)] = &[
             (&[("WINDOW", "10m")], "WINDOW up to 5m, or COUNTER_MAX_AGE from 10m on"),
             (&[("SCRAPE_INTERVAL", "5m")], "SCRAPE_INTERVAL up to 299999ms, or COUNTER_MAX_AGE from 300001ms on"),
             (
@@ -751,11 +743,12 @@ mod tests {
 
     #[test]
     fn the_source_is_exactly_one() {
-        let cases: &[(&[(&str, &str)], &[&str])] = &[
+        let cases: &[(Variables<'_>, &[&str])] = &[
             (&[], &["DEPLOYMENT_FILE is not set"]),
             (&[("DEPLOYMENT_FILE", "")], &["DEPLOYMENT_FILE is not set"]),
             (&[("MODEL_DEPLOYMENT", "m"), ("NAMESPACE", "n")], &["MODEL_DEPLOYMENT: `m`", "NAMESPACE: `n`"]),
-            (&[("MODEL_DEPLOYMENT", "m")], &["MODEL_DEPLOYMENT: `m`", "needs NAMESPACE"]),
+            (&[("MODEL_DEPLOYMENT", "m")], &["MODEL_DEPLOYMENT: `m`"]),
+            (&[("NAMESPACE", "n")], &["NAMESPACE: `n`", "DEPLOYMENT_FILE is not set"]),
             (
                 &[("DEPLOYMENT_FILE", "d"), ("MODEL_DEPLOYMENT", "m"), ("NAMESPACE", "n")],
                 &["exactly one", "MODEL_DEPLOYMENT: `m`", "NAMESPACE: `n`"],

@@ -5,11 +5,16 @@
 
 pub mod arguments;
 pub mod catalogue;
+pub mod check;
+pub mod cli;
 pub mod clock;
+pub mod commands;
 pub mod config;
 pub mod deployment;
 pub mod discovery;
 pub mod export;
 pub mod exposition;
+pub mod logging;
 pub mod scrape;
 pub mod snapshot;
+mod text;

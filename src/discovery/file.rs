@@ -5,7 +5,7 @@
 
 mod parse;
 
-pub use parse::Problem;
+pub use parse::{Problem, redact};
 
 use super::Discovery;
 use crate::catalogue::Catalogue;
@@ -47,7 +47,7 @@ pub enum Error {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum ReadError {
     /// There is no such file.
-    #[error("there is no such file")]
+    #[error("there is no such file; accepted: the path of a YAML or JSON file")]
     NotFound,
     /// The path is a directory.
     #[error("it is a directory; accepted: a YAML or JSON file")]
@@ -314,7 +314,7 @@ mod tests {
         assert_eq!(error(&large), Error::Read(ReadError::TooLarge));
         let closed = directory.path().join("closed");
         fs::write(&closed, text("a", 1)).unwrap();
-        fs::set_permissions(&closed, fs::Permissions::from_mode(0)).unwrap();
+        fs::set_permissions(&closed, fs::Permissions::from_mode(0o000)).unwrap();
         // The superuser may read it all the same.
         if fs::File::open(&closed).is_err() {
             assert_eq!(error(&closed), Error::Read(ReadError::PermissionDenied));

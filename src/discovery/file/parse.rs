@@ -7,6 +7,7 @@ use super::Error;
 use crate::arguments::Arguments;
 use crate::catalogue::{Catalogue, Software, SoftwareKind};
 use crate::deployment::{Deployment, Member, Pod, Role, RoleKind, Router};
+use crate::text::{short, visible};
 use serde_json::{Map, Value};
 use std::collections::HashSet;
 use std::fmt;
@@ -56,7 +57,7 @@ pub(super) fn parse(text: &[u8], catalogue: &Catalogue) -> Result<Deployment, Er
 
 fn yaml(text: &str) -> Result<Value, String> {
     let options = serde_saphyr::options! {
-        budget: serde_saphyr::budget! { max_documents: 1, max_nodes: MAX_NODES },
+        budget: serde_saphyr::budget! { max_nodes: MAX_NODES },
         // Aliases are copied, so their copies are bounded as the file's own parts are.
         alias_limits: serde_saphyr::alias_limits! { max_total_replayed_events: MAX_NODES },
         // Names such as `on` and `no` are text, as in YAML 1.2.
@@ -67,12 +68,29 @@ fn yaml(text: &str) -> Result<Value, String> {
         with_snippet: false,
     };
     serde_saphyr::from_str_with_options(text, options).map_err(|error| {
-        let what = match error.without_snippet() {
-            serde_saphyr::Error::MultipleDocuments { .. } => "it has more than one document".to_owned(),
+        use serde_saphyr::Error as Yaml;
+        let mut cause = error.without_snippet();
+        while let Yaml::AliasError { error, .. } = cause {
+            cause = error;
+        }
+        let what = match cause {
+            Yaml::MultipleDocuments { .. } => "it has more than one document".to_owned(),
+            Yaml::DuplicateMappingKey { key, .. } => match key {
+                Some(key) => format!("the key `{}` is given twice{}", short(key), place(&error)),
+                None => format!("a key is given twice{}", place(&error)),
+            },
+            Yaml::Budget { .. } | Yaml::AliasReplayLimitExceeded { .. } => {
+                format!("it is too large or nested too deeply (at most {MAX_NODES} parts, with aliases followed)")
+            }
             other => other.render(),
         };
         what.lines().map(str::trim).collect::<Vec<_>>().join(" ")
     })
+}
+
+fn place(error: &serde_saphyr::Error) -> String {
+    let place = |at: serde_saphyr::Location| format!(" at line {}, column {}", at.line(), at.column());
+    error.location().map(place).unwrap_or_default()
 }
 
 /// A value and where it is.
@@ -96,10 +114,8 @@ impl<'a> Node<'a> {
 
 /// A value as messages show it: a short scalar, or what it is.
 fn show(value: &Value) -> String {
-    const LONGEST_SHOWN: usize = 100;
     match value {
-        Value::String(text) if text.chars().count() <= LONGEST_SHOWN => format!("`{}`", text.escape_debug()),
-        Value::String(_) => "a long text".to_owned(),
+        Value::String(text) => format!("`{}`", short(text)),
         Value::Number(_) | Value::Bool(_) => format!("`{value}`"),
         other => kind(other).to_owned(),
     }
@@ -200,7 +216,7 @@ impl Reader<'_> {
         let (path, name) = self.text(parent, "name", &accepted)?;
         let found = catalogue.find(kind, name);
         if found.is_none() {
-            self.problem(&path, format!("`{}` is not known", name.escape_debug()), accepted);
+            self.problem(&path, format!("`{}` is not known", short(name)), accepted);
         }
         found.map(|(software, spelling)| (Arc::clone(software), spelling.to_owned()))
     }
@@ -262,7 +278,7 @@ impl Reader<'_> {
                 continue;
             };
             if roles.iter().any(|other| other.name == role.name) {
-                let what = format!("`{}` is the name of another role already", role.name.escape_debug());
+                let what = format!("`{}` is the name of another role already", short(&role.name));
                 self.problem(&entry.path_of("name"), what, "a name of its own for each role");
             }
             roles.push(role);
@@ -342,14 +358,14 @@ impl Reader<'_> {
                 continue;
             };
             for key in members.keys().filter(|key| !POD_KEYS.contains(&key.as_str())) {
-                let what = format!("the key `{}` is not known", key.escape_debug());
+                let what = format!("the key `{}` is not known", short(key));
                 self.problem(&entry.path, what, quoted(POD_KEYS));
             }
             let name = self.text(&entry, "name", "the Pod's name");
             if let Some((path, name)) = &name
                 && !seen.insert(*name)
             {
-                let what = format!("`{}` is the name of another Pod already", name.escape_debug());
+                let what = format!("`{}` is the name of another Pod already", short(name));
                 self.problem(path, what, "a name of its own for each Pod");
             }
             let member = self.member(&entry, declares_router, roles);
@@ -415,7 +431,7 @@ impl Reader<'_> {
                 let (path, name) = self.text(pod, "role", &accepted)?;
                 let index = roles.roles.iter().position(|role| role.name == name);
                 if index.is_none() && roles.complete {
-                    self.problem(&path, format!("`{}` is not known", name.escape_debug()), accepted);
+                    self.problem(&path, format!("`{}` is not known", short(name)), accepted);
                 }
                 index.map(Member::Role)
             }
@@ -490,7 +506,7 @@ pub fn redact(url: &str) -> String {
     let end = rest.find(['?', '#']);
     let tail = if end.is_some() { "?…" } else { "" };
     let separator = if scheme.is_empty() { "" } else { "://" };
-    format!("{scheme}{separator}{hidden}{}{tail}", &rest[..end.unwrap_or(rest.len())]).escape_debug().to_string()
+    visible(&format!("{scheme}{separator}{hidden}{}{tail}", &rest[..end.unwrap_or(rest.len())]))
 }
 
 #[cfg(test)]
@@ -785,10 +801,10 @@ pods:
             ("{}", "metadata.name: is missing"),
             ("metadata: []", "metadata: a list is not accepted; accepted: a mapping"),
             ("spec: {engine: vLLM}", "metadata.name: is missing"),
-            ("a: 1\na: 2", "the file is not valid YAML: "),
+            ("a: 1\na: 2", "the file is not valid YAML: the key `a` is given twice at line 2, column 1"),
             ("a: [", "the file is not valid YAML: "),
             ("a:\n\t- b", "the file is not valid YAML: "),
-            ("a: 1\n---\nb: 2", "the file is not valid YAML: "),
+            ("a: 1\n---\nb: 2", "the file is not valid YAML: it has more than one document"),
         ];
         for (text, expected) in cases {
             let found = lines(text);
@@ -826,7 +842,7 @@ pods:
             text += &format!("a{level}: &a{level} [{aliases}]\n");
         }
         let found = lines(&text);
-        assert!(found.len() == 1 && found[0].starts_with("the file is not valid YAML: "), "{found:?}");
+        assert!(found.len() == 1 && found[0].starts_with("the file is not valid YAML: it is too large"), "{found:?}");
         // An ordinary anchor is fine.
         let text = file(
             "roles: [{name: s}]",
