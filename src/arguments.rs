@@ -91,15 +91,16 @@ fn is_shell(word: &str) -> bool {
     SHELLS.contains(&word.rsplit('/').next().unwrap_or(word))
 }
 
-/// Where the script of the shell at `index` is, if there is a shell with `-c`.
+/// Where the script of the shell at `index` is, if there is a shell with `-c`. Arguments that begin
+/// with a shell's options are a shell's, whose name is the container's command.
 ///
 /// Options may be combined (`-lc`, `-euo pipefail -c`); the script is the first word that is none.
 fn script(words: &[String], index: usize) -> Option<usize> {
-    if !is_shell(words.get(index)?) {
+    let mut at = if is_shell(words.get(index)?) { index + 1 } else { index };
+    if at == index && index > 0 {
         return None;
     }
     let mut runs_script = false;
-    let mut at = index + 1;
     loop {
         let word = words.get(at)?;
         if word == "--" {
@@ -256,6 +257,10 @@ mod tests {
             ),
             (ENGINE, "vLLM", &["sh", "-c", "vllm serve m # --kv-transfer-config {}\n"], &[]),
             (ENGINE, "vLLM", &["sh", "-c", "vllm serve --served-model-name 'a --kv-transfer-config b'"], &[]),
+            // The shell itself may be the container's command.
+            (ENGINE, "vLLM", &["-c", "exec vllm serve m --kv-transfer-config '{}'"], &["kv-transfer-config"]),
+            (ENGINE, "vLLM", &["-o", "pipefail", "-ec", "vllm --kv-transfer-config x"], &["kv-transfer-config"]),
+            (ENGINE, "vLLM", &["m", "-c", "a --kv-transfer-config x"], &[]),
             // Without -c a shell runs a file: its arguments are words already.
             (ENGINE, "vLLM", &["bash", "run.sh", "m --kv-transfer-config x"], &[]),
             // An unbalanced quote: split at white space.

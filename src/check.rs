@@ -5,7 +5,6 @@
 
 use crate::config::{Config, Environment, Source};
 use crate::deployment::{Deployment, Member, RoleKind};
-use crate::discovery::file::redact;
 use crate::text::{table, visible};
 
 /// The report about a configuration and a deployment that are usable.
@@ -71,9 +70,16 @@ fn pods(deployment: &Deployment, max_pods: usize) -> String {
     }
     let mut rows = vec![["name", "part", "url", ""].map(str::to_owned)];
     for (index, pod) in deployment.pods.iter().enumerate() {
-        let url = pod.endpoint.as_ref().map_or_else(String::clone, |uri| redact(&uri.to_string()));
+        let url = pod.endpoint.as_ref().map_or_else(String::clone, without_query);
         let note = if index < max_pods { "" } else { "not read: past MAX_PODS" };
         rows.push([visible(&pod.name), visible(&deployment.scope(pod.member)), url, note.to_owned()]);
     }
     table(&rows)
+}
+
+/// A URL of a deployment, which has no user information, without its query.
+fn without_query(uri: &http::Uri) -> String {
+    let authority = uri.authority().map_or("", |authority| authority.as_str());
+    let query = if uri.query().is_some() { "?…" } else { "" };
+    format!("{}://{authority}{}{query}", uri.scheme_str().unwrap_or_default(), uri.path())
 }

@@ -18,9 +18,9 @@ pub fn revision() -> &'static str {
     option_env!("BUILD_REVISION").filter(|revision| !revision.is_empty()).unwrap_or("unknown")
 }
 
-/// One honest set of Prometheus series for an LLM model deployment.
+/// The command line.
 #[derive(Debug, Parser)]
-#[command(name = NAME, about, arg_required_else_help = false)]
+#[command(name = NAME, about = env!("CARGO_PKG_DESCRIPTION"))]
 pub struct Cli {
     /// What to do; `serve` without one.
     #[command(subcommand)]

@@ -3,6 +3,8 @@
 //! Data goes one way: discovery → deployment → scrape → exposition → window → snapshot → export →
 //! server, with the catalogue as data beside it. `main.rs` wires the parts and nothing else.
 
+mod text;
+
 pub mod arguments;
 pub mod catalogue;
 pub mod check;
@@ -17,4 +19,3 @@ pub mod exposition;
 pub mod logging;
 pub mod scrape;
 pub mod snapshot;
-mod text;

@@ -5,7 +5,7 @@
 
 mod parse;
 
-pub use parse::{Problem, redact};
+pub use parse::Problem;
 
 use super::Discovery;
 use crate::catalogue::Catalogue;

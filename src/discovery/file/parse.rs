@@ -79,6 +79,7 @@ fn yaml(text: &str) -> Result<Value, String> {
                 Some(key) => format!("the key `{}` is given twice{}", short(key), place(&error)),
                 None => format!("a key is given twice{}", place(&error)),
             },
+            Yaml::NullIntoString { .. } => format!("a key is null{}", place(&error)),
             Yaml::Budget { .. } | Yaml::AliasReplayLimitExceeded { .. } => {
                 format!("it is too large or nested too deeply (at most {MAX_NODES} parts, with aliases followed)")
             }
@@ -498,7 +499,7 @@ fn endpoint(text: &str) -> Result<http::Uri, &'static str> {
 }
 
 /// A URL as messages show it: without what may be user information, a query or a fragment.
-pub fn redact(url: &str) -> String {
+fn redact(url: &str) -> String {
     let (scheme, rest) = url.split_once("://").map_or(("", url), |(scheme, rest)| (scheme, rest));
     let (scheme, rest) = if scheme.contains(['@', '?', '#', '/', ':']) { ("", url) } else { (scheme, rest) };
     // User information may hold any character, so everything up to the last `@` is left out.
@@ -802,6 +803,7 @@ pods:
             ("metadata: []", "metadata: a list is not accepted; accepted: a mapping"),
             ("spec: {engine: vLLM}", "metadata.name: is missing"),
             ("a: 1\na: 2", "the file is not valid YAML: the key `a` is given twice at line 2, column 1"),
+            ("null: 1", "the file is not valid YAML: a key is null at line 1"),
             ("a: [", "the file is not valid YAML: "),
             ("a:\n\t- b", "the file is not valid YAML: "),
             ("a: 1\n---\nb: 2", "the file is not valid YAML: it has more than one document"),
