@@ -13,3 +13,4 @@ pub mod export;
 pub mod exposition;
 pub mod scrape;
 pub mod snapshot;
+pub mod window;
