@@ -12,4 +12,6 @@ pub mod discovery;
 pub mod export;
 pub mod exposition;
 pub mod scrape;
+pub mod server;
 pub mod snapshot;
+pub mod state;
