@@ -12,5 +12,7 @@ pub mod discovery;
 pub mod export;
 pub mod exposition;
 pub mod scrape;
+pub mod server;
 pub mod snapshot;
 pub mod window;
+pub mod state;
