@@ -5,7 +5,7 @@
 
 mod parse;
 
-pub use parse::Problem;
+pub use parse::{Problem, parse};
 
 use super::Discovery;
 use crate::catalogue::Catalogue;

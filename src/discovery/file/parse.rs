@@ -42,7 +42,7 @@ impl fmt::Display for Problem {
 }
 
 /// Parses a deployment file (contract, section 3). JSON is YAML.
-pub(super) fn parse(text: &[u8], catalogue: &Catalogue) -> Result<Deployment, Error> {
+pub fn parse(text: &[u8], catalogue: &Catalogue) -> Result<Deployment, Error> {
     let syntax = |what: String| Error::Syntax { what };
     let text =
         std::str::from_utf8(text).map_err(|e| syntax(format!("it is not UTF-8 after {} bytes", e.valid_up_to())))?;
