@@ -824,4 +824,150 @@ mod tests {
         assert_eq!(catalogue.names(SoftwareKind::Engine), ["vLLM", "vLLM-Ascend", "SGLang"]);
         assert_eq!(catalogue.names(SoftwareKind::Router), ["llm-d-router", "vllm-router", "sglang-gateway"]);
     }
+
+    #[test]
+    fn every_file_of_the_folder_is_embedded() {
+        let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/src/catalogue");
+        let mut names: Vec<String> =
+            std::fs::read_dir(folder).unwrap().map(|e| e.unwrap().file_name().into_string().unwrap()).collect();
+        names.sort();
+        let mut embedded: Vec<&str> = FILES.iter().map(|(name, _)| *name).chain([FIELDS.0]).collect();
+        embedded.sort_unstable();
+        assert_eq!(names, embedded);
+    }
+
+    #[test]
+    fn names_are_found_in_any_case_and_spelled_as_in_the_file() {
+        let catalogue = Catalogue::embedded().unwrap();
+        let (software, spelling) = catalogue.find(SoftwareKind::Engine, "VLLM-ascend").unwrap();
+        assert_eq!((software.file.as_str(), spelling), ("vllm.yaml", "vLLM-Ascend"));
+        assert!(catalogue.find(SoftwareKind::Router, "vLLM").is_none());
+    }
+
+    #[test]
+    fn a_broken_file_is_an_error_with_file_entry_and_key() {
+        let head = "kind: engine\nnames: [X]\nfields:\n";
+        let running = "  - {field: running, read: every-role, series: x_running}\n";
+        let local = "  - field: local-prefix\n    read: every-role\n    source: x\n";
+        // (text after the head, entry, key, part of the message)
+        let cases = [
+            ("  - {field: runing, read: every-role, series: x}", "runing", "field", "`runing` is not in fields.yaml"),
+            ("  - {read: every-role, series: x}", "#1", "(entry)", "missing field `field`"),
+            ("  - {field: running, series: x}", "running", "(entry)", "missing field `read`"),
+            ("  - {field: running, read: some-roles, series: x}", "running", "read", "unknown variant `some-roles`"),
+            ("  - {field: running, read: every-role}", "running", "series", "is missing"),
+            ("  - {field: running, read: every-role, serie: x}", "running", "serie", "unknown field `serie`"),
+            ("  - {field: running, read: every-role, series: 5}", "running", "series", "invalid type"),
+            (
+                "  - {field: running, read: every-role, series: x, hits: {series: other}}",
+                "running",
+                "hits",
+                "ratio only",
+            ),
+            ("  - {field: running, read: every-role, series: x, idle: ttft}", "running", "idle", "`ttft` is no field"),
+            (
+                "  - {field: running, read: every-role, series: x, absent: [{when: {present: other}, code: not-exported-yet, reason: r}]}",
+                "running",
+                "absent.when.present",
+                "`other` is no series",
+            ),
+            (
+                "  - {field: running, read: every-role, series: x, unsupported: [{when: {without: [flag]}, reason: r}]}",
+                "running",
+                "unsupported.when.without",
+                "`flag` is not in this file's `arguments`",
+            ),
+            (
+                "  - {field: running, read: every-role, series: x, unsupported: [{when: {}}]}",
+                "running",
+                "unsupported[0]",
+                "missing field `reason`",
+            ),
+            (&format!("{running}{running}"), "running", "field", "is given twice"),
+            (&format!("{local}    hits: {{series: h}}\n"), "local-prefix", "queries", "is missing"),
+            (
+                &format!("{local}    hits: {{series: h, where: {{label: mode}}}}\n    queries: {{series: q}}\n"),
+                "local-prefix",
+                "where",
+                "either `in` or `between`",
+            ),
+            (
+                &format!("{running}  - {{field: requests, read: every-role, series: x_running}}\n"),
+                "requests",
+                "series",
+                "another kind",
+            ),
+            ("  - {field: error-ratio, read: every-role}", "error-ratio", "share", "is missing"),
+            (
+                "  - {field: error-ratio, read: every-role, share: {of: errors, over: requests}}",
+                "error-ratio",
+                "share.of",
+                "`errors` is no field",
+            ),
+            ("  {", "(file)", "(file)", ""),
+        ];
+        for (text, entry, key, message) in cases {
+            let text = format!("{head}{text}");
+            let error = Catalogue::load(FIELDS, &[("x.yaml", &text)]).unwrap_err();
+            assert_eq!(
+                (error.file.as_str(), error.entry.as_str(), error.key.as_str()),
+                ("x.yaml", entry, key),
+                "{error}"
+            );
+            assert!(error.what.contains(message), "{error}");
+        }
+    }
+
+    #[test]
+    fn a_name_in_two_files_is_an_error() {
+        let file = "kind: router\nnames: [VLLM-Router]\nfields: []\n";
+        let files = [FILES[3], ("other.yaml", file)];
+        let error = Catalogue::load(FIELDS, &files).unwrap_err();
+        assert_eq!((error.file.as_str(), error.key.as_str()), ("other.yaml", "names"));
+    }
+
+    #[test]
+    fn broken_fields_are_an_error_with_entry_and_key() {
+        let fields = "- {name: a, list: nowhere, kind: gauge, unit: x, gauge: other}";
+        let error = Catalogue::load(("fields.yaml", fields), &[]).unwrap_err();
+        assert_eq!((error.file.as_str(), error.entry.as_str(), error.key.as_str()), ("fields.yaml", "a", "list"));
+    }
+
+    #[test]
+    fn an_engine_of_a_known_kind_is_one_more_file() {
+        let file =
+            "kind: engine\nnames: [NewEngine]\nfields:\n  - {field: running, read: every-role, series: new_running}\n";
+        let catalogue = Catalogue::load(FIELDS, &[("new.yaml", file)]).unwrap();
+        let (software, _) = catalogue.find(SoftwareKind::Engine, "newengine").unwrap();
+        assert!(software.wanted.id("new_running").is_some());
+        assert!(software.wanted.id("process_start_time_seconds").is_some());
+    }
+
+    #[test]
+    fn filters_take_values_and_ranges() {
+        let range = Filter { label: "c".into(), values: vec![], between: Some((500, 599)), valid: Some((100, 599)) };
+        for (value, matches, valid) in [
+            ("500", true, true),
+            ("599", true, true),
+            ("499", false, true),
+            ("600", false, false),
+            ("5xx", false, false),
+            ("", false, false),
+            ("+500", false, false),
+        ] {
+            assert_eq!((range.matches(value), range.is_valid(value)), (matches, valid), "{value}");
+        }
+    }
+
+    /// One reason, one sentence: the contract wants each case told apart.
+    #[test]
+    fn reasons_of_a_field_are_distinct() {
+        for software in &Catalogue::embedded().unwrap().software {
+            for field in &software.fields {
+                let reasons: Vec<&str> = field.unsupported.iter().map(|rule| rule.reason.as_str()).collect();
+                let distinct: HashSet<&&str> = reasons.iter().collect();
+                assert_eq!(distinct.len(), reasons.len(), "{} {}", software.file, field.definition.name);
+            }
+        }
+    }
 }
