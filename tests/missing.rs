@@ -61,7 +61,7 @@ fn a_busy_server_lacks_only_what_its_configuration_does_not_provide() {
 #[test]
 fn a_first_read_has_first_samples_and_is_partial() {
     let now = Fleet::vllm().round(0.0, &[("a", &server(1.0))]);
-    let first = |source| (source == "external-store").then_some(Code::UnsupportedSource).unwrap_or(Code::FirstSample);
+    let first = |source| if source == "external-store" { Code::UnsupportedSource } else { Code::FirstSample };
     for source in ["external-store", "local-prefix", TTFT, ITL, "vllm:request_time_per_output_token_seconds"] {
         assert_eq!(now.code("a", source), Some(first(source)), "{source}");
     }

@@ -82,7 +82,7 @@ fn an_older_read_than_the_counter_age_is_no_baseline() {
         // The totals grow by it whatever its age.
         assert_eq!(now.series("ttft_observations_total", &[("pod", "a")]), Some(7.0));
         let next = fleet.round(gap + 15.0, &[("a", &engines(&[9.0]))]);
-        assert_eq!(next.window("a", "ttft").is_some(), true);
+        assert!(next.window("a", "ttft").is_some());
     }
 }
 
