@@ -4,6 +4,9 @@
 //! and every entry of the object with the arithmetic over the fixtures' numbers. Nothing here knows a rule: rates
 //! are compared as increases (value × window) because the window is a real one.
 
+// A failed expectation is how a test ends.
+#![allow(clippy::expect_used)]
+
 mod support_replay;
 
 use serde_json::Value;
