@@ -7,6 +7,7 @@ pub mod arguments;
 pub mod catalogue;
 pub mod clock;
 pub mod config;
+pub mod demo;
 pub mod deployment;
 pub mod discovery;
 pub mod export;
