@@ -340,7 +340,7 @@ fn counters_fall_only_when_that_was_announced() {
                     .collect();
                 let fell = before.iter().any(|(series, value)| now.get(series).is_none_or(|now| now < value));
                 let resetting = [EventKind::Restart, EventKind::Dead, EventKind::RankReset];
-                let announced = fleet.announcements(last..at + Duration::from_millis(1));
+                let announced = fleet.announcements(last + Duration::from_millis(1)..at + Duration::from_millis(1));
                 let announced = announced.iter().any(|a| a.pod == plan.name && resetting.contains(&a.kind));
                 assert_eq!(fell, announced, "{} {} at {second} s", scenario.name, plan.name);
                 resets += u32::from(fell);

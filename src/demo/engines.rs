@@ -345,6 +345,5 @@ fn sglang_transfer(pod: &mut Pod, job: &Job, rng: &mut fastrand::Rng) {
         pod.did("transfer-size", "sum", shard);
     }
     pod.did("transfer-latency", "sum", milliseconds);
-    pod.did("transfer-latency", "count", 1.0);
     pod.did("transfer-size", "count", 1.0);
 }
