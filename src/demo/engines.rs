@@ -3,7 +3,7 @@
 //! Each engine has its own rules for what it counts where; they were read off real servers
 //! (vLLM 0.32.0) and off the engine's own collectors (SGLang 0.5.23). It schedules nothing.
 
-use super::fleet::{Found, Job, Pod};
+use super::fleet::{Found, Job, Pod, SLOTS};
 use super::routers::Fault;
 use super::scenario::{Engine, Parallel, Scenario, Stage};
 
@@ -154,7 +154,7 @@ pub(super) fn look(engine: Engine, pod: &mut Pod, now: f64, step: f64) {
                     ("kv_used", held as f64),
                     ("kv_free", 1e6 - held as f64),
                     ("kv_evictable", 0.0),
-                    ("utilization", running as f64 / 8.0),
+                    ("utilization", running as f64 / SLOTS as f64),
                     ("occupancy", if busy { 83.5 } else { f64::NAN }),
                     ("one", f64::from(u8::from(busy))),
                     ("zero", 0.0),

@@ -18,7 +18,7 @@ const STEP: Duration = Duration::from_millis(250);
 /// Seconds of one swing of the traffic.
 const SWING: f64 = 120.0;
 /// Requests that one rank runs at once.
-const SLOTS: usize = 8;
+pub(super) const SLOTS: usize = 12;
 /// Prefixes that requests share.
 const GROUPS: usize = 24;
 /// Prefixes that fit on a device, in its host's memory and in the pool.

@@ -205,7 +205,7 @@ pub struct Scenario {
 }
 
 /// The length of a scenario's cycle of events.
-pub const CYCLE: Duration = Duration::from_secs(240);
+pub const CYCLE: Duration = Duration::from_secs(225);
 
 const NIXL: &[&str] = &["vllm", "serve", "qwen3-8b", "--kv-transfer-config", r#"{"kv_connector":"MultiConnector"}"#];
 
@@ -232,9 +232,9 @@ fn events(
         plan(20, EventKind::Errors, "router", errors),
         plan(55, EventKind::Restart, restart, RESTART),
         plan(90, EventKind::RankReset, rank, RANK),
-        plan(120, EventKind::Idle, idle, IDLE),
-        plan(155, EventKind::Hang, dead, HANG),
-        plan(190, EventKind::Dead, dead, DEAD),
+        plan(125, EventKind::Idle, idle, IDLE),
+        plan(160, EventKind::Hang, dead, HANG),
+        plan(195, EventKind::Dead, dead, DEAD),
     ]
 }
 
@@ -253,7 +253,7 @@ impl Scenario {
                     role("prefill", Stage::Prefill, 2, Parallel::None, NIXL),
                     role("decode", Stage::Decode, 2, Parallel::Data(2), NIXL),
                 ],
-                requests_per_second: 2.0,
+                requests_per_second: 1.5,
                 events: events(
                     "requests fail at {pod} for 15 s: request-errors is not-exported-yet before the first burst, then \
                      modeldeployment_router_request_errors_per_second rises; bad requests are in it and not in \
@@ -316,7 +316,7 @@ impl Scenario {
                         &["python3", "-m", "sglang.launch_server", "--disaggregation-mode", "decode"],
                     ),
                 ],
-                requests_per_second: 2.0,
+                requests_per_second: 1.5,
                 events: events(
                     "KV transfers fail and requests with them at {pod} for 15 s: transfer-failures and errors are \
                      not-exported-yet before the first burst, then they, error-ratio and http-5xx-responses rise",

@@ -155,7 +155,7 @@ impl Template {
                 let help = help.strip_prefix(name).map_or("", str::trim_start);
                 let head = head(name, help, kind);
                 let has_created = created && !process && kind != "gauge";
-                let base = name.strip_suffix("_total").unwrap_or(name);
+                let base = created_base(name, kind);
                 let created_head =
                     if has_created { self::head(&format!("{base}_created"), help, "gauge") } else { String::new() };
                 template.families.push(Family {
@@ -227,8 +227,7 @@ impl Template {
         };
         let family = self.families.last_mut().ok_or("needs a TYPE line before it")?;
         if !family.created_head.is_empty() && !name.ends_with("_sum") {
-            let base = name.strip_suffix("_total").unwrap_or(name);
-            let base = if family.kind == "summary" { base.strip_suffix("_count").unwrap_or(base) } else { base };
+            let base = created_base(name, &family.kind);
             family.created.push((format!("{base}_created{} ", without_bucket(labels)), family.samples.len()));
         }
         family.samples.push(sample);
@@ -407,6 +406,16 @@ fn head(name: &str, help: &str, kind: &str) -> String {
     format!("{help}# TYPE {name} {kind}\n")
 }
 
+/// What `_created` is put behind: a counter's name without `_total`, a summary's without `_count`.
+fn created_base<'a>(name: &'a str, kind: &str) -> &'a str {
+    let ending = match kind {
+        "counter" => "_total",
+        "summary" => "_count",
+        _ => return name,
+    };
+    name.strip_suffix(ending).unwrap_or(name)
+}
+
 /// Labels in braces without the one of a bucket; nothing when none is left.
 fn without_bucket(labels: &str) -> String {
     let labels = labels.replace(",le=\"*\"", "").replace("le=\"*\",", "").replace("le=\"*\"", "");
@@ -505,6 +514,14 @@ mod tests {
         assert!(template.render(&book, 0).contains("late_total{a=\"1\"} 3.0\n"));
         template.reset(&mut book, "/1");
         assert!(template.render(&book, 0).contains("h_seconds_count{e=\"1\",m=\"x\"} 0.0\n"));
+    }
+
+    #[test]
+    fn created_samples_are_named_after_their_family() {
+        // vLLM has a histogram whose name ends in `_total`.
+        assert_eq!(created_base("iteration_tokens_total", "histogram"), "iteration_tokens_total");
+        assert_eq!(created_base("tokens_total", "counter"), "tokens");
+        assert_eq!(created_base("size_bytes_count", "summary"), "size_bytes");
     }
 
     #[test]
