@@ -15,6 +15,7 @@ pub mod cli;
 pub mod clock;
 pub mod commands;
 pub mod config;
+pub mod demo;
 pub mod deployment;
 pub mod discovery;
 pub mod export;
