@@ -7,6 +7,7 @@ use crate::check;
 use crate::cli::{self, Command, Format};
 use crate::clock::{Clock, SystemClock};
 use crate::config::{Config, Environment, show_duration};
+use crate::demo;
 use crate::discovery::file;
 use crate::discovery::{Discovery, FileDiscovery};
 use crate::logging;
@@ -23,7 +24,7 @@ use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, UNIX_EPOCH};
 use tokio::net::TcpListener;
 use tokio::runtime::{Builder, Runtime};
 use tokio::signal::unix::{SignalKind, signal};
@@ -38,6 +39,10 @@ const NO_POD_READABLE: u8 = 1;
 
 /// The exit status of `snapshot` when a required source did not contribute.
 const PARTIAL: u8 = 3;
+
+/// What `demo` takes for variables that are not given: loopback, and rounds short enough to watch.
+const DEMO_DEFAULTS: [(&str, &str); 3] =
+    [("LISTEN_ADDRESS", "127.0.0.1:9850"), ("SCRAPE_INTERVAL", "5s"), ("WINDOW", "30s")];
 
 /// A configuration that cannot be used, with everything that is wrong in it.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -114,9 +119,14 @@ fn run_check(environment: &Environment) -> anyhow::Result<ExitCode> {
 }
 
 fn run_demo(environment: &Environment, scenario: Option<String>, list: bool) -> anyhow::Result<ExitCode> {
-    let config = Config::read_without_source(environment).map_err(|error| BadConfiguration(lines(&error)))?;
+    if list {
+        let _ = io::stdout().write_all(demo::list().as_bytes());
+        return Ok(ExitCode::SUCCESS);
+    }
+    let environment = environment.clone().with_defaults(&DEMO_DEFAULTS);
+    let config = Config::read_without_source(&environment).map_err(|error| BadConfiguration(lines(&error)))?;
     logging::init(config.log_format, &config.log_filter)?;
-    demo(config, scenario, list)
+    run_fleet(config, scenario)
 }
 
 /// The validated configuration and what `load` makes of the deployment file, or the errors of both.
@@ -259,6 +269,26 @@ fn snapshot(config: Config, discovery: FileDiscovery, format: Format, wait: Dura
 }
 
 /// `demo`: serves against a simulated fleet inside the process.
-fn demo(_config: Config, _scenario: Option<String>, _list: bool) -> anyhow::Result<ExitCode> {
-    bail!("not built in this branch")
+fn run_fleet(config: Config, scenario: Option<String>) -> anyhow::Result<ExitCode> {
+    let catalogue = Catalogue::embedded()?;
+    runtime()?.block_on(async {
+        let clock: Arc<dyn Clock> = Arc::new(SystemClock::start());
+        let seed = clock.wall().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
+        let demo = demo::start(scenario.as_deref(), seed, Arc::clone(&clock)).await.map_err(|error| match error {
+            demo::Error::Scenario { .. } => anyhow::Error::new(BadConfiguration(vec![format!("--scenario: {error}")])),
+            other => anyhow::Error::new(other),
+        })?;
+        let deployment = file::parse(demo.deployment.as_bytes(), &catalogue).context("the demo's deployment")?;
+        let discovery = Discovery { deployment: Some(Arc::new(deployment)), synced: true, ..Discovery::default() };
+        let (_keep, discovery) = watch::channel(discovery);
+        let (listener, address) = listen(&config.listen).await?;
+        let welcome = || {
+            let _ = io::stdout().write_all(demo.welcome(address).as_bytes());
+        };
+        let announce = demo.announce(clock, |announcement| eprintln!("demo: {}", announcement.sentence));
+        tokio::select! {
+            ended = serve_on(listener, &config, discovery, welcome) => ended,
+            () = announce => Ok(ExitCode::SUCCESS),
+        }
+    })
 }
