@@ -78,9 +78,10 @@ impl Pipeline {
         state.round_begun();
         let begun = self.clock.now();
         let before = self.discovery.borrow_and_update().clone();
+        // Before the Pods are read: which deployment is meant tells a 404 from a 503.
+        state.discovery(discovered(&before));
         let Some(deployment) = before.deployment.clone() else {
             self.pods.clear();
-            state.discovery(discovered(&before));
             state.no_deployment(self.clock.now().saturating_sub(begun));
             return None;
         };
