@@ -25,11 +25,8 @@ fn discovery(deployment: &Arc<Deployment>) -> Discovery {
 fn pipeline(memory: Memory, limits: ScrapeLimits, discovery: watch::Receiver<Discovery>) -> (Pipeline, Arc<State>) {
     let clock: Arc<dyn Clock> = Arc::new(SystemClock::start());
     let times = Times { interval: limits.interval, round_timeout: limits.round_timeout };
-    let window = WindowTimes {
-        window: Duration::from_secs(60),
-        interval: limits.interval,
-        max_age: Duration::from_secs(300),
-    };
+    let window =
+        WindowTimes { window: Duration::from_secs(60), interval: limits.interval, max_age: Duration::from_secs(300) };
     let scraper = Scraper::new(Arc::new(memory), Arc::clone(&clock), limits.clone());
     let state = Arc::new(State::new(Arc::clone(&clock), times));
     (Pipeline::new(scraper, clock, limits, window, discovery), state)

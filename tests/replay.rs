@@ -65,7 +65,11 @@ fn check_requests(case: &Case, fleet: &Fleet) -> Vec<String> {
         let omitted = server.heads().is_empty();
         // A connection whose answer is no exposition is not kept.
         let readable = !case.expected.missing.iter().any(|entry| entry.pod == *name && entry.source == "scrape");
-        if answer == Some(Answer::Reads) && readable && !omitted && (server.heads().len(), server.connections()) != (2, 1) {
+        if answer == Some(Answer::Reads)
+            && readable
+            && !omitted
+            && (server.heads().len(), server.connections()) != (2, 1)
+        {
             let (reads, connections) = (server.heads().len(), server.connections());
             wrong.push(format!("{name} was asked {reads} times on {connections} connections, not twice on one"));
         }
