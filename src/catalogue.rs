@@ -858,7 +858,12 @@ mod tests {
             ("  - {field: running, read: every-role}", "running", "series", "is missing"),
             ("  - {field: running, read: every-role, serie: x}", "running", "serie", "unknown field `serie`"),
             ("  - {field: running, read: every-role, series: 5}", "running", "series", "invalid type"),
-            ("  - {field: running, read: every-role, series: x, hits: {series: other}}", "running", "hits", "ratio only"),
+            (
+                "  - {field: running, read: every-role, series: x, hits: {series: other}}",
+                "running",
+                "hits",
+                "ratio only",
+            ),
             ("  - {field: running, read: every-role, series: x, idle: ttft}", "running", "idle", "`ttft` is no field"),
             (
                 "  - {field: running, read: every-role, series: x, absent: [{when: {present: other}, code: not-exported-yet, reason: r}]}",

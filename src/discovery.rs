@@ -3,6 +3,10 @@
 //! The file discovery of `DEPLOYMENT_FILE` lives here; a cluster's will publish the same type.
 //! It reads no Pod and keeps no metrics.
 
+pub mod file;
+
+pub use file::FileDiscovery;
+
 use crate::deployment::Deployment;
 use std::sync::Arc;
 

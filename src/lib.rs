@@ -3,14 +3,23 @@
 //! Data goes one way: discovery → deployment → scrape → exposition → window → snapshot → export →
 //! server, with the catalogue as data beside it. `main.rs` wires the parts and nothing else.
 
+mod text;
+
 pub mod arguments;
 pub mod catalogue;
+pub mod check;
+pub mod cli;
 pub mod clock;
+pub mod commands;
 pub mod config;
 pub mod deployment;
 pub mod discovery;
 pub mod export;
 pub mod exposition;
+pub mod logging;
+pub mod pipeline;
 pub mod scrape;
+pub mod server;
 pub mod snapshot;
+pub mod state;
 pub mod window;

@@ -49,7 +49,7 @@ impl Fleet {
     /// A fleet of a deployment file's deployment with a window of 60 s and an interval of 15 s.
     pub fn new(yaml: &str) -> Fleet {
         let catalogue = Catalogue::embedded().unwrap();
-        let deployment = file::parse(yaml, &catalogue).unwrap_or_else(|e| panic!("{e}"));
+        let deployment = file::parse(yaml.as_bytes(), &catalogue).unwrap_or_else(|e| panic!("{e}\n{yaml}"));
         let times = WindowTimes {
             window: Duration::from_secs(60),
             interval: Duration::from_secs(15),
