@@ -226,6 +226,14 @@ impl Environment {
         self.values.get(&name.to_ascii_lowercase()).map(String::as_str)
     }
 
+    /// The environment with these values for variables that it does not give.
+    pub fn with_defaults(mut self, defaults: &[(&str, &str)]) -> Environment {
+        for (name, value) in defaults {
+            self.values.entry(name.to_ascii_lowercase()).or_insert_with(|| (*value).to_owned());
+        }
+        self
+    }
+
     /// Every variable with its effective value, and whether the environment gives it.
     pub fn effective(&self) -> impl Iterator<Item = (&'static Variable, Option<&str>, bool)> {
         VARIABLES.iter().map(|variable| {

@@ -3,6 +3,9 @@
 //! Data goes one way: discovery → deployment → scrape → exposition → window → snapshot → export →
 //! server, with the catalogue as data beside it. `main.rs` wires the parts and nothing else.
 
+// Here rather than in Cargo.toml: a test may unwrap.
+#![warn(clippy::unwrap_used, clippy::expect_used)]
+
 mod text;
 
 pub mod arguments;
@@ -12,6 +15,7 @@ pub mod cli;
 pub mod clock;
 pub mod commands;
 pub mod config;
+pub mod demo;
 pub mod deployment;
 pub mod discovery;
 pub mod export;

@@ -1,5 +1,8 @@
 //! Wires the parts together; turns errors into text and exit codes.
 
+// Here rather than in Cargo.toml: a test may unwrap.
+#![warn(clippy::unwrap_used, clippy::expect_used)]
+
 use modeldeployment_exporter::config::Environment;
 use modeldeployment_exporter::{cli, commands};
 use std::process::ExitCode;

@@ -22,6 +22,7 @@ use hyper_util::rt::TokioIo;
 use routes::Routes;
 use std::collections::HashMap;
 use std::convert::Infallible;
+use std::io::ErrorKind;
 use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
@@ -151,6 +152,8 @@ async fn accept<L: Listener>(listener: &mut L) -> L::Opening {
     loop {
         match listener.accept().await {
             Ok(opening) => return opening,
+            // The peer left before it was accepted: nothing to wait for.
+            Err(error) if matches!(error.kind(), ErrorKind::ConnectionAborted | ErrorKind::ConnectionReset) => {}
             Err(error) => {
                 tracing::warn!(%error, "a connection could not be accepted");
                 sleep(ACCEPT_PAUSE).await;
@@ -234,4 +237,162 @@ async fn closed_while_waiting(watch: &Watch, limit: Duration, mut stopped: watch
 async fn stop_of(stopped: &mut watch::Receiver<bool>) {
     // The sender outlives the connections; without it the server is gone as well.
     let _ = stopped.wait_for(|stopped| *stopped).await;
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::clock::SystemClock;
+    use crate::state::Times;
+    use std::future::{Ready, ready};
+    use std::io;
+    use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream, duplex};
+    use tokio::sync::{mpsc, oneshot};
+    use tokio::task::JoinHandle;
+    use tokio::time::Instant;
+
+    /// Connections in memory, so that the contract's own limits run in virtual time.
+    struct Memory(mpsc::Receiver<DuplexStream>);
+
+    impl Listener for Memory {
+        type Io = DuplexStream;
+        type Opening = Ready<io::Result<DuplexStream>>;
+
+        async fn accept(&mut self) -> io::Result<Self::Opening> {
+            match self.0.recv().await {
+                Some(stream) => Ok(ready(Ok(stream))),
+                None => std::future::pending().await,
+            }
+        }
+    }
+
+    struct Running {
+        connections: mpsc::Sender<DuplexStream>,
+        stop: oneshot::Sender<()>,
+        task: JoinHandle<()>,
+    }
+
+    fn start() -> Running {
+        // No round begins here, and `/healthz` stays well.
+        let hour = Duration::from_secs(3600);
+        let times = Times { interval: hour, round_timeout: hour };
+        let state = State::new(Arc::new(SystemClock::start()), times);
+        let (connections, accepted) = mpsc::channel(1);
+        let (stop, stopped) = oneshot::channel::<()>();
+        let server = Server::new(Arc::new(state), Limits::default());
+        let task = tokio::spawn(server.serve(Memory(accepted), async {
+            let _ = stopped.await;
+        }));
+        Running { connections, stop, task }
+    }
+
+    impl Running {
+        /// A connection that holds this many bytes which the client has not read.
+        async fn connect(&self, holds: usize) -> DuplexStream {
+            let (client, server) = duplex(holds);
+            self.connections.send(server).await.unwrap();
+            client
+        }
+    }
+
+    const REQUEST: &[u8] = b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n";
+
+    async fn answered(client: &mut DuplexStream) -> bool {
+        client.write_all(REQUEST).await.unwrap();
+        let mut answer = Vec::new();
+        while !answer.ends_with(b"ok\n") {
+            let Ok(byte) = client.read_u8().await else { return false };
+            answer.push(byte);
+        }
+        answer.starts_with(b"HTTP/1.1 200 ")
+    }
+
+    /// How long it takes until the server closes a connection.
+    async fn closed_after(client: &mut DuplexStream) -> Duration {
+        let start = Instant::now();
+        client.read_to_end(&mut Vec::new()).await.unwrap();
+        start.elapsed()
+    }
+
+    /// Virtual timers have this resolution.
+    fn about(found: Duration, seconds: u64) -> bool {
+        let expected = Duration::from_secs(seconds);
+        found >= expected && found < expected + Duration::from_millis(10)
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn ninety_seconds_for_a_head_from_the_start_and_from_the_last_answer() {
+        let server = start();
+        let mut silent = server.connect(1 << 16).await;
+        let found = closed_after(&mut silent).await;
+        assert!(about(found, 90), "{found:?}");
+        let mut half = server.connect(1 << 16).await;
+        half.write_all(b"GET /healthz HTTP/1.1\r\n").await.unwrap();
+        let found = closed_after(&mut half).await;
+        assert!(about(found, 90), "{found:?}");
+        let mut kept = server.connect(1 << 16).await;
+        for _ in 0..3 {
+            sleep(Duration::from_secs(80)).await;
+            assert!(answered(&mut kept).await);
+        }
+        let found = closed_after(&mut kept).await;
+        assert!(about(found, 90), "{found:?}");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn ten_seconds_to_take_an_answer() {
+        let server = start();
+        let mut client = server.connect(64).await;
+        client.write_all(REQUEST).await.unwrap();
+        sleep(Duration::from_secs(9)).await;
+        assert!(answered(&mut client).await, "it reads in time");
+        let mut client = server.connect(64).await;
+        client.write_all(REQUEST).await.unwrap();
+        sleep(Duration::from_secs(11)).await;
+        let mut rest = Vec::new();
+        client.read_to_end(&mut rest).await.unwrap();
+        assert_eq!(rest.len(), 64, "no more than was held");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn of_512_silent_connections_the_oldest_makes_room() {
+        let server = start();
+        let mut silent = Vec::new();
+        for _ in 0..512 {
+            silent.push(server.connect(1 << 16).await);
+            sleep(Duration::from_millis(10)).await;
+        }
+        let start = Instant::now();
+        let mut scraper = server.connect(1 << 16).await;
+        assert!(answered(&mut scraper).await);
+        assert_eq!(closed_after(&mut silent[0]).await, Duration::ZERO);
+        assert_eq!(start.elapsed(), Duration::ZERO);
+        assert!(answered(&mut silent[1]).await, "only one had to go");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_stop_ends_within_five_seconds() {
+        let server = start();
+        let mut idle = server.connect(1 << 16).await;
+        assert!(answered(&mut idle).await);
+        let mut stuck = server.connect(64).await;
+        stuck.write_all(REQUEST).await.unwrap();
+        sleep(Duration::from_secs(1)).await;
+        let start = Instant::now();
+        server.stop.send(()).unwrap();
+        assert_eq!(closed_after(&mut idle).await, Duration::ZERO);
+        server.task.await.unwrap();
+        assert!(start.elapsed() > Duration::from_secs(4) && start.elapsed() < Duration::from_secs(5));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_stop_without_open_answers_is_at_once() {
+        let server = start();
+        let mut half = server.connect(1 << 16).await;
+        half.write_all(b"GET /").await.unwrap();
+        let start = Instant::now();
+        server.stop.send(()).unwrap();
+        server.task.await.unwrap();
+        assert_eq!(start.elapsed(), Duration::ZERO);
+    }
 }

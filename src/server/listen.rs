@@ -37,6 +37,14 @@ impl Tcp {
     pub fn new(listener: TcpListener, stall: Duration) -> Tcp {
         Tcp { listener, stall }
     }
+
+    fn prepare(&self, stream: &TcpStream) -> io::Result<()> {
+        // Answers leave in one write; waiting for more would only delay them.
+        stream.set_nodelay(true)?;
+        // An answer that fits the kernel's buffer is written at once; only the kernel can tell
+        // that the peer does not take it.
+        SockRef::from(stream).set_tcp_user_timeout(Some(self.stall))
+    }
 }
 
 impl Listener for Tcp {
@@ -45,12 +53,10 @@ impl Listener for Tcp {
 
     async fn accept(&mut self) -> io::Result<Self::Opening> {
         let (stream, _) = self.listener.accept().await?;
-        // Answers leave in one write; waiting for more would only delay them.
-        stream.set_nodelay(true)?;
-        // An answer that fits the kernel's buffer is written at once; only the kernel can tell
-        // that the peer does not take it.
-        #[cfg(target_os = "linux")]
-        SockRef::from(&stream).set_tcp_user_timeout(Some(self.stall))?;
+        if let Err(error) = self.prepare(&stream) {
+            // Of a peer that is gone already; serving it shows that too.
+            tracing::debug!(%error, "a connection's options were not set");
+        }
         Ok(ready(Ok(stream)))
     }
 }

@@ -42,7 +42,7 @@ pub struct Now {
 }
 
 pub fn wall(at: f64) -> SystemTime {
-    SystemTime::UNIX_EPOCH + Duration::from_secs(1_790_000_000) + Duration::from_secs_f64(at)
+    SystemTime::UNIX_EPOCH + Duration::from_secs_f64(1_790_000_000.0 + at)
 }
 
 impl Fleet {
