@@ -12,10 +12,11 @@ use std::collections::VecDeque;
 use std::convert::Infallible;
 use std::net::SocketAddr;
 use std::pin::Pin;
+use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 use tokio::net::TcpListener;
-use tokio::sync::oneshot;
+use tokio::sync::{AcquireError, OwnedSemaphorePermit, Semaphore, oneshot};
 use tokio::task::{JoinHandle, JoinSet};
 
 /// The model that every worker says it serves.
@@ -44,12 +45,14 @@ impl Role {
 pub struct Backend {
     pub role: Role,
     pub address: SocketAddr,
+    cuts: Arc<Semaphore>,
     running: Option<(oneshot::Sender<()>, JoinHandle<()>)>,
 }
 
 impl Backend {
-    pub async fn start(role: Role, address: SocketAddr) -> Backend {
-        let mut backend = Backend { role, address, running: None };
+    /// Listens on this address. A stream that is asked to break off does so when it gets a permit of `cuts`.
+    pub async fn start(role: Role, address: SocketAddr, cuts: Arc<Semaphore>) -> Backend {
+        let mut backend = Backend { role, address, cuts, running: None };
         backend.resume().await;
         backend
     }
@@ -61,9 +64,10 @@ impl Backend {
     /// Listens on the same address again, if it does not.
     pub async fn resume(&mut self) {
         if self.running.is_none() {
-            let listener = TcpListener::bind(self.address).await.unwrap_or_else(|e| panic!("bind {}: {e}", self.address));
+            let listener =
+                TcpListener::bind(self.address).await.unwrap_or_else(|e| panic!("bind {}: {e}", self.address));
             let (stop, stopped) = oneshot::channel();
-            self.running = Some((stop, tokio::spawn(serve(listener, self.role, stopped))));
+            self.running = Some((stop, tokio::spawn(serve(listener, self.role, Arc::clone(&self.cuts), stopped))));
         }
     }
 
@@ -76,7 +80,7 @@ impl Backend {
     }
 }
 
-async fn serve(listener: TcpListener, role: Role, mut stopped: oneshot::Receiver<()>) {
+async fn serve(listener: TcpListener, role: Role, cuts: Arc<Semaphore>, mut stopped: oneshot::Receiver<()>) {
     let mut connections = JoinSet::new();
     loop {
         let accepted = tokio::select! {
@@ -84,8 +88,10 @@ async fn serve(listener: TcpListener, role: Role, mut stopped: oneshot::Receiver
             _ = &mut stopped => break,
         };
         let Ok((stream, _)) = accepted else { continue };
-        let service = hyper::service::service_fn(move |request| async move {
-            Ok::<_, Infallible>(answer(role, request).await)
+        let cuts = Arc::clone(&cuts);
+        let service = hyper::service::service_fn(move |request| {
+            let cuts = Arc::clone(&cuts);
+            async move { Ok::<_, Infallible>(answer(role, request, &cuts).await) }
         });
         connections.spawn(hyper::server::conn::http1::Builder::new().serve_connection(TokioIo::new(stream), service));
     }
@@ -93,11 +99,11 @@ async fn serve(listener: TcpListener, role: Role, mut stopped: oneshot::Receiver
     connections.shutdown().await;
 }
 
-async fn answer(role: Role, request: Request<Incoming>) -> Response<Answer> {
+async fn answer(role: Role, request: Request<Incoming>, cuts: &Arc<Semaphore>) -> Response<Answer> {
     let path = request.uri().path().to_owned();
     if request.method() == Method::POST {
         let Ok(body) = request.into_body().collect().await else { return error(StatusCode::BAD_REQUEST) };
-        return generate(role, &path, &body.to_bytes());
+        return generate(role, &path, &body.to_bytes(), cuts);
     }
     let information = json!({
         "model_path": MODEL, "tokenizer_path": MODEL, "served_model_name": MODEL, "is_generation": true,
@@ -114,7 +120,9 @@ async fn answer(role: Role, request: Request<Incoming>) -> Response<Answer> {
                 "root": MODEL, "max_model_len": 4096}]}),
         ),
         "/get_model_info" | "/model_info" | "/get_server_info" | "/server_info" => object(StatusCode::OK, &information),
-        "/get_load" => object(StatusCode::OK, &json!([{"dp_rank": 0, "num_reqs": 0, "num_waiting_reqs": 0, "num_tokens": 0}])),
+        "/get_load" => {
+            object(StatusCode::OK, &json!([{"dp_rank": 0, "num_reqs": 0, "num_waiting_reqs": 0, "num_tokens": 0}]))
+        }
         "/version" => object(StatusCode::OK, &json!({"version": "0.32.0"})),
         _ => error(StatusCode::NOT_FOUND),
     }
@@ -146,7 +154,7 @@ impl Wish {
     }
 }
 
-fn generate(role: Role, path: &str, body: &[u8]) -> Response<Answer> {
+fn generate(role: Role, path: &str, body: &[u8], cuts: &Arc<Semaphore>) -> Response<Answer> {
     let chat = path == "/v1/chat/completions";
     if !chat && !["/v1/completions", "/generate"].contains(&path) {
         return error(StatusCode::NOT_FOUND);
@@ -159,8 +167,10 @@ fn generate(role: Role, path: &str, body: &[u8]) -> Response<Answer> {
     }
     let kind = if chat { "chat.completion" } else { "text_completion" };
     let choice = |text: &str, key: &str, end: Option<&str>| match (path, chat) {
-        ("/generate", _) => json!({"text": text, "meta_info": {"id": "1", "finish_reason": end.map(|e| json!({"type": e})),
-            "prompt_tokens": 1, "completion_tokens": 1, "cached_tokens": 0}}),
+        ("/generate", _) => {
+            json!({"text": text, "meta_info": {"id": "1", "finish_reason": end.map(|e| json!({"type": e})),
+            "prompt_tokens": 1, "completion_tokens": 1, "cached_tokens": 0}})
+        }
         (_, true) => json!({"id": "1", "object": kind, "created": 0, "model": MODEL,
             "choices": [{"index": 0, "finish_reason": end, key: {"role": "assistant", "content": text}}]}),
         (_, false) => json!({"id": "1", "object": kind, "created": 0, "model": MODEL,
@@ -182,7 +192,8 @@ fn generate(role: Role, path: &str, body: &[u8]) -> Response<Answer> {
         chunks.truncate(2);
     }
     let pace = wish.slow.then(|| tokio::time::interval(Duration::from_millis(200)));
-    let body = Answer { chunks, length: None, cut: wish.cut, flushed: false, pace };
+    let cut = wish.cut.then(|| Box::pin(Arc::clone(cuts).acquire_owned()) as Cut);
+    let body = Answer { chunks, length: None, cut, pace };
     response(StatusCode::OK, "text/event-stream; charset=utf-8", body)
 }
 
@@ -197,7 +208,7 @@ fn object(status: StatusCode, value: &Value) -> Response<Answer> {
 fn whole(status: StatusCode, content_type: &'static str, bytes: Bytes) -> Response<Answer> {
     let length = Some(bytes.len() as u64);
     let chunks = if bytes.is_empty() { VecDeque::new() } else { [bytes].into() };
-    response(status, content_type, Answer { chunks, length, cut: false, flushed: false, pace: None })
+    response(status, content_type, Answer { chunks, length, cut: None, pace: None })
 }
 
 fn response(status: StatusCode, content_type: &'static str, body: Answer) -> Response<Answer> {
@@ -207,13 +218,16 @@ fn response(status: StatusCode, content_type: &'static str, body: Answer) -> Res
     response
 }
 
+type Cut = Pin<Box<dyn Future<Output = Result<OwnedSemaphorePermit, AcquireError>> + Send>>;
+
 /// A body in chunks that may end with the connection instead of its end.
 struct Answer {
     chunks: VecDeque<Bytes>,
     /// Known for a body that is one piece.
     length: Option<u64>,
-    cut: bool,
-    flushed: bool,
+    /// The permit to break off, waited for after the last chunk. A router that meets the break before it has passed
+    /// the chunks on may drop them, so the client gives the permit once it has read the first.
+    cut: Option<Cut>,
     pace: Option<tokio::time::Interval>,
 }
 
@@ -228,20 +242,15 @@ impl Body for Answer {
         if let Some(chunk) = self.chunks.pop_front() {
             return Poll::Ready(Some(Ok(Frame::data(chunk))));
         }
-        if !self.cut {
-            return Poll::Ready(None);
-        }
-        if !self.flushed {
-            // Pending once lets hyper write the chunks out; an error at once would drop them unsent.
-            self.flushed = true;
-            cx.waker().wake_by_ref();
-            return Poll::Pending;
+        let Some(cut) = &mut self.cut else { return Poll::Ready(None) };
+        if let Ok(permit) = ready!(cut.as_mut().poll(cx)) {
+            permit.forget();
         }
         Poll::Ready(Some(Err(std::io::Error::other("asked to cut the stream"))))
     }
 
     fn is_end_stream(&self) -> bool {
-        self.chunks.is_empty() && !self.cut
+        self.chunks.is_empty() && self.cut.is_none()
     }
 
     fn size_hint(&self) -> SizeHint {

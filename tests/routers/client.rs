@@ -5,9 +5,12 @@ use crate::events::Request;
 use reqwest::Client;
 use serde_json::json;
 use std::net::SocketAddr;
+use tokio::sync::Semaphore;
 
+/// Sends one request; a stream that is to break off gets its permit of `cuts` after its first bytes.
+///
 /// The status that the router answered, once the body ended as it should; an error if it ended otherwise.
-pub async fn send(client: &Client, router: SocketAddr, request: Request) -> Result<u16, String> {
+pub async fn send(client: &Client, router: SocketAddr, request: Request, cuts: &Semaphore) -> Result<u16, String> {
     let chat = |prompt: &str, stream: bool| {
         let body = json!({"model": MODEL, "messages": [{"role": "user", "content": prompt}], "stream": stream});
         ("/v1/chat/completions", body.to_string())
@@ -28,13 +31,18 @@ pub async fn send(client: &Client, router: SocketAddr, request: Request) -> Resu
     let mut whole = Vec::new();
     let cut = loop {
         match answer.chunk().await {
-            Ok(Some(chunk)) => whole.extend_from_slice(&chunk),
+            Ok(Some(chunk)) => {
+                if matches!(request, Request::Cut(_)) && whole.is_empty() {
+                    cuts.add_permits(1);
+                }
+                whole.extend_from_slice(&chunk);
+            }
             Ok(None) => break None,
             Err(error) => break Some(error),
         }
     };
-    // A router may end a broken stream properly; that its end is missing shows all the same.
-    let done = String::from_utf8_lossy(&whole).contains("[DONE]");
+    // A router may end a broken stream as if it were whole; that its last token is missing shows all the same.
+    let done = String::from_utf8_lossy(&whole).contains(r#""finish_reason":"length""#);
     match (request, cut) {
         (Request::Cut(_), None) if done => Err("the stream did not break off".to_owned()),
         (Request::Cut(_), _) if whole.is_empty() => Err("the stream broke off before its first chunk".to_owned()),

@@ -11,6 +11,8 @@ use crate::router::{SGLANG_ROUTER, SMG, Software, VLLM_ROUTER};
 pub struct Scenario {
     pub software: &'static Software,
     pub workers: &'static [Role],
+    /// The router's policy, in its arguments and in the deployment file.
+    pub policy: &'static str,
     /// Every `modeldeployment_router_*_total` family there is, no more and no fewer.
     pub exported: &'static [Exported],
     /// Whether `error-ratio` is a field of this router.
@@ -33,8 +35,8 @@ pub struct Exported {
 pub struct Phase {
     pub name: &'static str,
     pub workers: Workers,
-    /// A gauge of `processing[]` and its value at the end.
-    pub gauge: Option<(&'static str, f64)>,
+    /// Gauges of `processing[]` and their values at the end.
+    pub gauges: &'static [(&'static str, f64)],
     pub rows: &'static [Row],
 }
 
@@ -79,7 +81,7 @@ pub enum Request {
     Chat(&'static str),
     /// A streamed one, read to its end.
     Stream(&'static str),
-    /// A streamed one that breaks off.
+    /// A streamed one that breaks off once its client has read its first bytes.
     Cut(&'static str),
     /// A streamed one whose client leaves after the first bytes.
     Leave(&'static str),
@@ -117,6 +119,7 @@ const fn after(first: First, row: Row) -> Row {
 pub const VLLM: Scenario = Scenario {
     software: &VLLM_ROUTER,
     workers: &[Server, Server],
+    policy: "round_robin",
     exported: &[
         Exported { family: "successful_requests", source: "vllm_router_requests_total", beside: None },
         Exported {
@@ -136,7 +139,7 @@ pub const VLLM: Scenario = Scenario {
         Phase {
             name: "two workers",
             workers: Workers::Unwatched,
-            gauge: Some(("router-reported-workers", 2.0)),
+            gauges: &[("router-reported-workers", 2.0)],
             rows: &[
                 row("a success", Chat("hello"), 3, 200, &[("successful_requests", 1)]),
                 row("a streamed success", Stream("hello"), 2, 200, &[("successful_requests", 1)]),
@@ -162,7 +165,7 @@ pub const VLLM: Scenario = Scenario {
         Phase {
             name: "workers that vanish",
             workers: Workers::Watched,
-            gauge: Some(("router-reported-workers", 2.0)),
+            gauges: &[("router-reported-workers", 2.0)],
             rows: &[after(
                 StopAllAndNotice,
                 row("every worker unhealthy", Chat("hello"), 3, 503, &[("errors", 2), ("retries_exhausted", 1)]),
@@ -171,7 +174,7 @@ pub const VLLM: Scenario = Scenario {
         Phase {
             name: "no workers",
             workers: Workers::None,
-            gauge: Some(("router-reported-workers", 0.0)),
+            gauges: &[("router-reported-workers", 0.0)],
             rows: &[row("no worker at all", Chat("hello"), 3, 503, &[("errors", 2), ("retries_exhausted", 1)])],
         },
     ],
@@ -180,6 +183,7 @@ pub const VLLM: Scenario = Scenario {
 pub const VLLM_PAIR: Scenario = Scenario {
     software: &VLLM_ROUTER,
     workers: &[Prefill, Prefill, Decode, Decode],
+    policy: "round_robin",
     exported: &[
         Exported { family: "pd_requests", source: "vllm_router_pd_requests_total", beside: None },
         Exported {
@@ -194,15 +198,15 @@ pub const VLLM_PAIR: Scenario = Scenario {
         Phase {
             name: "two pairs",
             workers: Workers::Unwatched,
-            gauge: None,
+            gauges: &[],
             rows: &[
                 row("a success", Chat("hello"), 3, 200, &[("pd_requests", 1)]),
                 row("a streamed success", Stream("hello"), 2, 200, &[("pd_requests", 1)]),
                 row("a completion", COMPLETION, 2, 200, &[("pd_requests", 1)]),
                 row("a prefill's 500", Chat("prefill:500"), 4, 500, &[("pd_requests", 1)]),
                 row("a prefill's 503", Chat("prefill:503"), 3, 500, &[("pd_requests", 1)]),
-                row("a prefill's 429", Stream("prefill:429"), 2, 500, &[("pd_requests", 1)]),
-                row("a prefill's 400", Chat("prefill:400"), 3, 500, &[("pd_requests", 1)]),
+                row("a prefill's 429", Stream("prefill:429"), 2, 429, &[("pd_requests", 1)]),
+                row("a prefill's 400", Chat("prefill:400"), 3, 400, &[("pd_requests", 1)]),
                 row("a decode's 500", Chat("decode:500"), 4, 500, &[("pd_requests", 1)]),
                 row("a decode's 503", Stream("decode:503"), 3, 503, &[("pd_requests", 1)]),
                 row("a decode's 429", Chat("decode:429"), 2, 429, &[("pd_requests", 1)]),
@@ -210,6 +214,10 @@ pub const VLLM_PAIR: Scenario = Scenario {
                 row("a stream cut by the decode half", Cut("decode:cut"), 3, 200, &[("pd_requests", 1)]),
                 row("a client that leaves mid-stream", Leave("decode:slow"), 2, 200, &[("pd_requests", 1)]),
                 row("bad JSON", BAD_JSON, 2, 400, &[]),
+                row("no messages", NO_MESSAGES, 2, 422, &[]),
+                row("no model", NO_MODEL, 2, 200, &[("pd_requests", 1)]),
+                row("an unknown model", UNKNOWN_MODEL, 2, 200, &[("pd_requests", 1)]),
+                row("an unknown path", UNKNOWN_PATH, 2, 404, &[("pd_requests", 1)]),
                 after(
                     Stop(Prefill),
                     row("prefill workers gone, not yet noticed", Chat("hello"), 3, 500, &[("pd_requests", 1)]),
@@ -219,7 +227,7 @@ pub const VLLM_PAIR: Scenario = Scenario {
         Phase {
             name: "decode workers that vanish",
             workers: Workers::Unwatched,
-            gauge: None,
+            gauges: &[],
             rows: &[after(
                 Stop(Decode),
                 row("decode workers gone, not yet noticed", Chat("hello"), 3, 500, &[("pd_requests", 1)]),
@@ -228,11 +236,8 @@ pub const VLLM_PAIR: Scenario = Scenario {
         Phase {
             name: "workers that vanish",
             workers: Workers::Watched,
-            gauge: None,
-            rows: &[after(
-                StopAllAndNotice,
-                row("every worker unhealthy", Chat("hello"), 3, 503, &[("pd_errors", 1)]),
-            )],
+            gauges: &[],
+            rows: &[after(StopAllAndNotice, row("every worker unhealthy", Chat("hello"), 3, 503, &[("pd_errors", 1)]))],
         },
     ],
 };
@@ -240,17 +245,14 @@ pub const VLLM_PAIR: Scenario = Scenario {
 /// What the exporter has of both gateways.
 const GATEWAY: &[Exported] = &[
     Exported { family: "requests", source: "smg_router_requests_total", beside: None },
-    Exported {
-        family: "errors",
-        source: "smg_router_request_errors_total",
-        beside: Some("smg_router_requests_total"),
-    },
+    Exported { family: "errors", source: "smg_router_request_errors_total", beside: Some("smg_router_requests_total") },
     Exported { family: "http_5xx_responses", source: "smg_http_responses_total", beside: None },
 ];
 
 pub const SGLANG: Scenario = Scenario {
     software: &SGLANG_ROUTER,
     workers: &[Server, Server],
+    policy: "round_robin",
     exported: GATEWAY,
     ratio: true,
     unsupported: &["smg_worker_requests_active"],
@@ -258,7 +260,7 @@ pub const SGLANG: Scenario = Scenario {
         Phase {
             name: "two workers",
             workers: Workers::Unwatched,
-            gauge: Some(("router-backends", 2.0)),
+            gauges: &[("router-backends", 2.0)],
             rows: &[
                 row("a success", Chat("hello"), 3, 200, &[("requests", 1)]),
                 row("a streamed success", Stream("hello"), 2, 200, &[("requests", 1)]),
@@ -271,7 +273,7 @@ pub const SGLANG: Scenario = Scenario {
                 row("a stream cut by the backend", Cut("cut"), 3, 200, &[("requests", 1)]),
                 row("a client that leaves mid-stream", Leave("slow"), 2, 200, &[("requests", 1)]),
                 row("bad JSON", BAD_JSON, 2, 400, &[]),
-                row("no messages", NO_MESSAGES, 2, 422, &[]),
+                row("no messages", NO_MESSAGES, 2, 400, &[]),
                 row("no model", NO_MODEL, 2, 200, &[("requests", 1)]),
                 row("a completion without a model", COMPLETION_NO_MODEL, 2, 422, &[]),
                 row("an unknown model", UNKNOWN_MODEL, 2, 200, &[("requests", 1)]),
@@ -291,7 +293,7 @@ pub const SGLANG: Scenario = Scenario {
         Phase {
             name: "workers that vanish",
             workers: Workers::Watched,
-            gauge: Some(("router-backends", 2.0)),
+            gauges: &[("router-backends", 2.0)],
             rows: &[after(
                 StopAllAndNotice,
                 row("every worker unhealthy", Chat("hello"), 3, 503, &[("requests", 1), ("http_5xx_responses", 1)]),
@@ -300,7 +302,7 @@ pub const SGLANG: Scenario = Scenario {
         Phase {
             name: "no workers",
             workers: Workers::None,
-            gauge: None,
+            gauges: &[],
             rows: &[row("no worker at all", Chat("hello"), 3, 503, &[("requests", 1), ("http_5xx_responses", 1)])],
         },
     ],
@@ -309,6 +311,7 @@ pub const SGLANG: Scenario = Scenario {
 pub const SGLANG_PAIR: Scenario = Scenario {
     software: &SGLANG_ROUTER,
     workers: &[Prefill, Prefill, Decode, Decode],
+    policy: "round_robin",
     exported: GATEWAY,
     ratio: true,
     unsupported: &[],
@@ -316,7 +319,7 @@ pub const SGLANG_PAIR: Scenario = Scenario {
         Phase {
             name: "two pairs",
             workers: Workers::Unwatched,
-            gauge: Some(("router-running", 0.0)),
+            gauges: &[("router-running", 0.0)],
             rows: &[
                 row("a success", Chat("hello"), 3, 200, &[("requests", 1)]),
                 row("a streamed success", Stream("hello"), 2, 200, &[("requests", 1)]),
@@ -325,12 +328,19 @@ pub const SGLANG_PAIR: Scenario = Scenario {
                 row("a prefill's 500", Chat("prefill:500"), 4, 500, &[("requests", 1), ("http_5xx_responses", 1)]),
                 row("a prefill's 503", Chat("prefill:503"), 3, 503, &[("requests", 1), ("http_5xx_responses", 1)]),
                 row("a prefill's 429", Stream("prefill:429"), 2, 500, &[("requests", 1), ("http_5xx_responses", 1)]),
+                row("a prefill's 400", Chat("prefill:400"), 3, 400, &[("requests", 1), ("errors", 1)]),
                 row("a decode's 500", Chat("decode:500"), 4, 500, &[("requests", 1), ("http_5xx_responses", 1)]),
                 row("a decode's 503", Chat("decode:503"), 3, 503, &[("requests", 1), ("http_5xx_responses", 1)]),
+                row("a decode's 429", Chat("decode:429"), 2, 500, &[("requests", 1), ("http_5xx_responses", 1)]),
                 row("a decode's 400", Chat("decode:400"), 3, 400, &[("requests", 1), ("errors", 1)]),
+                row("both halves' 500", Chat("500"), 3, 500, &[("requests", 1), ("http_5xx_responses", 1)]),
+                row("both halves' 503", Stream("503"), 2, 503, &[("requests", 1), ("http_5xx_responses", 1)]),
+                row("both halves' 400", Chat("400"), 3, 400, &[("requests", 1), ("errors", 1)]),
                 row("a stream cut by the decode half", Cut("decode:cut"), 3, 200, &[("requests", 1)]),
                 row("a client that leaves mid-stream", Leave("slow"), 2, 200, &[("requests", 1)]),
                 row("bad JSON", BAD_JSON, 2, 400, &[]),
+                row("no messages", NO_MESSAGES, 2, 400, &[]),
+                row("an unknown path", UNKNOWN_PATH, 2, 404, &[]),
                 row("no model", NO_MODEL, 2, 200, &[("requests", 1)]),
                 row("an unknown model", UNKNOWN_MODEL, 2, 200, &[("requests", 1)]),
                 after(
@@ -348,7 +358,7 @@ pub const SGLANG_PAIR: Scenario = Scenario {
         Phase {
             name: "decode workers that vanish",
             workers: Workers::Unwatched,
-            gauge: Some(("router-running", 0.0)),
+            gauges: &[("router-running", 0.0)],
             rows: &[after(
                 Stop(Decode),
                 row(
@@ -363,7 +373,7 @@ pub const SGLANG_PAIR: Scenario = Scenario {
         Phase {
             name: "workers that vanish",
             workers: Workers::Watched,
-            gauge: None,
+            gauges: &[],
             rows: &[after(
                 StopAllAndNotice,
                 row("every worker unhealthy", Chat("hello"), 3, 503, &[("requests", 1), ("http_5xx_responses", 1)]),
@@ -375,6 +385,7 @@ pub const SGLANG_PAIR: Scenario = Scenario {
 pub const SMG_ORDINARY: Scenario = Scenario {
     software: &SMG,
     workers: &[Server, Server],
+    policy: "round_robin",
     exported: GATEWAY,
     ratio: true,
     unsupported: &[],
@@ -382,7 +393,7 @@ pub const SMG_ORDINARY: Scenario = Scenario {
         Phase {
             name: "two workers",
             workers: Workers::Unwatched,
-            gauge: Some(("router-backends", 2.0)),
+            gauges: &[("router-running", 0.0), ("router-backends", 2.0)],
             rows: &[
                 row("a success", Chat("hello"), 3, 200, &[("requests", 1)]),
                 row("a streamed success", Stream("hello"), 2, 200, &[("requests", 1)]),
@@ -420,7 +431,7 @@ pub const SMG_ORDINARY: Scenario = Scenario {
         Phase {
             name: "workers that vanish",
             workers: Workers::Watched,
-            gauge: Some(("router-backends", 2.0)),
+            gauges: &[("router-backends", 2.0)],
             rows: &[after(
                 StopAllAndNotice,
                 row(
@@ -435,7 +446,7 @@ pub const SMG_ORDINARY: Scenario = Scenario {
         Phase {
             name: "no workers",
             workers: Workers::None,
-            gauge: None,
+            gauges: &[],
             rows: &[row("no worker at all", Chat("hello"), 3, 404, &[("requests", 1), ("errors", 1)])],
         },
     ],
@@ -444,6 +455,7 @@ pub const SMG_ORDINARY: Scenario = Scenario {
 pub const SMG_PAIR: Scenario = Scenario {
     software: &SMG,
     workers: &[Prefill, Prefill, Decode, Decode],
+    policy: "round_robin",
     exported: GATEWAY,
     ratio: true,
     unsupported: &[],
@@ -451,7 +463,7 @@ pub const SMG_PAIR: Scenario = Scenario {
         Phase {
             name: "two pairs",
             workers: Workers::Unwatched,
-            gauge: Some(("router-backends", 4.0)),
+            gauges: &[("router-running", 0.0), ("router-backends", 4.0)],
             rows: &[
                 row("a success", Chat("hello"), 3, 200, &[("requests", 1)]),
                 row("a streamed success", Stream("hello"), 2, 200, &[("requests", 1)]),
@@ -459,13 +471,20 @@ pub const SMG_PAIR: Scenario = Scenario {
                 row("a generation", GENERATE, 2, 200, &[("requests", 1)]),
                 row("a prefill's 500", Chat("prefill:500"), 4, 500, &[("requests", 1), ("http_5xx_responses", 1)]),
                 row("a prefill's 503", Chat("prefill:503"), 3, 503, &[("requests", 1), ("http_5xx_responses", 1)]),
-                row("a prefill's 429", Stream("prefill:429"), 2, 500, &[("requests", 1), ("http_5xx_responses", 1)]),
+                row("a prefill's 429", Stream("prefill:429"), 2, 429, &[("requests", 1)]),
+                row("a prefill's 400", Chat("prefill:400"), 3, 400, &[("requests", 1), ("errors", 1)]),
                 row("a decode's 500", Chat("decode:500"), 4, 500, &[("requests", 1), ("http_5xx_responses", 1)]),
                 row("a decode's 503", Chat("decode:503"), 3, 503, &[("requests", 1), ("http_5xx_responses", 1)]),
+                row("a decode's 429", Chat("decode:429"), 2, 500, &[("requests", 1), ("http_5xx_responses", 1)]),
                 row("a decode's 400", Chat("decode:400"), 3, 400, &[("requests", 1), ("errors", 1)]),
+                row("both halves' 500", Chat("500"), 3, 500, &[("requests", 1), ("http_5xx_responses", 1)]),
+                row("both halves' 503", Stream("503"), 2, 503, &[("requests", 1), ("http_5xx_responses", 1)]),
+                row("both halves' 400", Chat("400"), 3, 400, &[("requests", 1), ("errors", 1)]),
                 row("a stream cut by the decode half", Cut("decode:cut"), 3, 200, &[("requests", 1), ("errors", 1)]),
                 row("a client that leaves mid-stream", Leave("slow"), 2, 200, &[("requests", 1)]),
                 row("bad JSON", BAD_JSON, 2, 400, &[]),
+                row("no messages", NO_MESSAGES, 2, 400, &[]),
+                row("an unknown path", UNKNOWN_PATH, 2, 404, &[]),
                 row("no model", NO_MODEL, 2, 400, &[]),
                 row(
                     "an unknown model",
@@ -489,7 +508,7 @@ pub const SMG_PAIR: Scenario = Scenario {
         Phase {
             name: "decode workers that vanish",
             workers: Workers::Unwatched,
-            gauge: Some(("router-backends", 4.0)),
+            gauges: &[("router-backends", 4.0)],
             rows: &[after(
                 Stop(Decode),
                 row(
@@ -504,7 +523,7 @@ pub const SMG_PAIR: Scenario = Scenario {
         Phase {
             name: "workers that vanish",
             workers: Workers::Watched,
-            gauge: Some(("router-backends", 4.0)),
+            gauges: &[("router-backends", 4.0)],
             rows: &[after(
                 StopAllAndNotice,
                 row(
@@ -517,4 +536,38 @@ pub const SMG_PAIR: Scenario = Scenario {
             )],
         },
     ],
+};
+
+/// The default policy, with which the router exports its running requests.
+pub const VLLM_CACHE_AWARE: Scenario = Scenario {
+    policy: "cache_aware",
+    unsupported: &[],
+    phases: &[Phase {
+        name: "two workers",
+        workers: Workers::Unwatched,
+        gauges: &[("router-running", 0.0), ("router-reported-workers", 2.0)],
+        rows: &[
+            row("a backend's 500", Chat("500"), 1, 500, &[("retries_exhausted", 1)]),
+            row("a backend's 400", Chat("400"), 1, 400, &[("errors", 1)]),
+            row("a success", Stream("hello"), 1, 200, &[("successful_requests", 1)]),
+        ],
+    }],
+    ..VLLM
+};
+
+/// The default policy, with which the router exports its running requests.
+pub const SGLANG_CACHE_AWARE: Scenario = Scenario {
+    policy: "cache_aware",
+    unsupported: &[],
+    phases: &[Phase {
+        name: "two workers",
+        workers: Workers::Unwatched,
+        gauges: &[("router-running", 0.0), ("router-backends", 2.0)],
+        rows: &[
+            row("a backend's 500", Chat("500"), 1, 500, &[("requests", 1), ("http_5xx_responses", 1)]),
+            row("a backend's 400", Chat("400"), 1, 400, &[("requests", 1), ("errors", 1)]),
+            row("a success", Stream("hello"), 1, 200, &[("requests", 1)]),
+        ],
+    }],
+    ..SGLANG
 };

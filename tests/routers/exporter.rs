@@ -3,7 +3,7 @@
 use crate::events::Scenario;
 use crate::exposition::{Sample, samples};
 use crate::process::{Process, until};
-use crate::router::{POLICY, Router};
+use crate::router::Router;
 use serde_json::Value;
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -131,12 +131,12 @@ fn deployment(scenario: &Scenario, router: &Router) -> String {
         2 => "[{name: server, kind: Server, replicas: 0}]",
         _ => "[{name: prefill, kind: Prefill, replicas: 0}, {name: decode, kind: Decode, replicas: 0}]",
     };
-    let (engine, name) = (router.software.engine, router.software.router);
+    let (engine, name, policy) = (router.software.engine, router.software.router, scenario.policy);
     let url = format!("http://{}/metrics", router.metrics);
     format!(
         "metadata: {{name: chat, namespace: team}}\n\
          spec:\n  engine: {{name: {engine}}}\n  router: {{name: {name}}}\n  roles: {roles}\n\
-         pods:\n  - {{name: {POD}, router: true, url: '{url}', args: [--policy, {POLICY}]}}\n"
+         pods:\n  - {{name: {POD}, router: true, url: '{url}', args: [--policy, {policy}]}}\n"
     )
 }
 

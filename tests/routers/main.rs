@@ -19,7 +19,9 @@ use exporter::{Exporter, Reading};
 use process::{free_address, until};
 use router::Router;
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::time::Duration;
+use tokio::sync::Semaphore;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn vllm_router_is_counted() {
@@ -29,6 +31,16 @@ async fn vllm_router_is_counted() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn vllm_router_is_counted_in_front_of_a_pair() {
     run(&events::VLLM_PAIR).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn vllm_router_is_counted_with_its_default_policy() {
+    run(&events::VLLM_CACHE_AWARE).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn sglang_router_is_counted_with_its_default_policy() {
+    run(&events::SGLANG_CACHE_AWARE).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -60,6 +72,8 @@ type Counts = BTreeMap<&'static str, f64>;
 /// One router with its workers and the exporter that watches it.
 struct Bench {
     scenario: &'static Scenario,
+    /// The permits of the streams that break off.
+    cuts: Arc<Semaphore>,
     backends: Vec<Backend>,
     router: Router,
     exporter: Exporter,
@@ -74,16 +88,17 @@ struct Bench {
 
 async fn run(scenario: &'static Scenario) {
     let directory = tempfile::tempdir().unwrap();
+    let cuts = Arc::new(Semaphore::new(0));
     let mut backends = Vec::new();
     for role in scenario.workers {
-        backends.push(Backend::start(*role, free_address()).await);
+        backends.push(Backend::start(*role, free_address(), Arc::clone(&cuts)).await);
     }
-    let mut router = Router::install(scenario.software, directory.path()).await;
+    let mut router = Router::install(scenario.software, scenario.policy, directory.path()).await;
     start(&mut router, &backends, &scenario.phases[0]).await;
     let exporter = Exporter::start(scenario, &router, directory.path()).await;
     let nothing: Counts = scenario.exported.iter().map(|exported| (exported.family, 0.0)).collect();
     let (totals, phase, wrong) = (nothing.clone(), nothing.clone(), Vec::new());
-    let mut bench = Bench { scenario, backends, router, exporter, client: client(), totals, phase, wrong };
+    let mut bench = Bench { scenario, cuts, backends, router, exporter, client: client(), totals, phase, wrong };
     bench.check_families().await;
     for (restarts, phase) in scenario.phases.iter().enumerate() {
         if restarts > 0 {
@@ -93,9 +108,9 @@ async fn run(scenario: &'static Scenario) {
         for row in phase.rows {
             bench.play(phase, row).await;
         }
-        if let Some(gauge) = phase.gauge {
-            let object = bench.exporter.object().await.unwrap();
-            bench.wrong.extend(object::gauge(&object, gauge).map(|wrong| format!("{}: {wrong}", phase.name)));
+        let object = bench.exporter.object().await.unwrap();
+        for gauge in phase.gauges {
+            bench.wrong.extend(object::gauge(&object, *gauge).map(|wrong| format!("{}: {wrong}", phase.name)));
         }
     }
     let wrong = bench.wrong;
@@ -156,7 +171,7 @@ impl Bench {
             }
         }
         for _ in 0..row.times {
-            match client::send(&self.client, self.router.api, row.request).await {
+            match client::send(&self.client, self.router.api, row.request, &self.cuts).await {
                 Ok(status) if status == row.status => {}
                 Ok(status) => self.wrong.push(format!("{name}: answered {status}, not {}", row.status)),
                 Err(error) => self.wrong.push(format!("{name}: {error}")),

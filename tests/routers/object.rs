@@ -26,7 +26,8 @@ pub fn check(object: &Value, scenario: &Scenario, counted: &Counts, router: &[Sa
         } else {
             let code = if exported.beside.is_some_and(exports) { "not-exported-yet" } else { "metric-absent" };
             if found.is_some() || missing.as_ref().is_none_or(|missing| missing != code) {
-                wrong.push(format!("{name} is {found:?} and missing as {missing:?}, but the router does not export it"));
+                wrong
+                    .push(format!("{name} is {found:?} and missing as {missing:?}, but the router does not export it"));
             }
         }
     }

@@ -4,7 +4,7 @@ use std::fs::File;
 use std::net::{SocketAddr, TcpListener};
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
-use std::sync::atomic::{AtomicU16, Ordering};
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 use tokio::process::{Child, Command};
 use tokio::time::Instant;
@@ -72,12 +72,13 @@ pub async fn until<T>(
     }
 }
 
-/// An address of loopback that nobody listens on. Below the range from which the kernel picks ports for clients, so
-/// that no connection takes it between here and its use, nor while its owner is stopped.
+/// An address of loopback that nobody listens on, never the same twice. Below the range from which the kernel picks
+/// ports for clients, so that no connection takes it between here and its use, nor while its owner is stopped.
 pub fn free_address() -> SocketAddr {
-    static NEXT: AtomicU16 = AtomicU16::new(0);
-    let first = u32::from(NEXT.fetch_add(1, Ordering::Relaxed)) + std::process::id() * 97;
-    let ports = (0..10_000u32).map(|offset| 20_000 + (first + offset) % 10_000);
+    static TRIED: AtomicU32 = AtomicU32::new(0);
+    let tries = (0..10_000).map(|_| TRIED.fetch_add(1, Ordering::Relaxed));
+    // Test processes that run at once begin apart.
+    let ports = tries.map(|tried| 20_000 + (std::process::id().wrapping_mul(97).wrapping_add(tried)) % 10_000);
     let mut addresses = ports.map(|port| SocketAddr::from(([127, 0, 0, 1], port as u16)));
     addresses.find(|address| TcpListener::bind(address).is_ok()).expect("a free port from 20000 to 29999")
 }

@@ -49,7 +49,7 @@ pub const SGLANG_ROUTER: Software = Software {
 pub const SMG: Software = Software { name: "smg", ..SGLANG_ROUTER };
 
 /// Every event is answered after two attempts, and no worker is shut out for its failures; the rest is the default.
-const FLAGS: [&str; 11] = [
+const FLAGS: [&str; 9] = [
     "--worker-startup-check-interval",
     "1",
     "--retry-max-retries",
@@ -59,16 +59,12 @@ const FLAGS: [&str; 11] = [
     "--health-failure-threshold",
     "1",
     "--disable-circuit-breaker",
-    "--policy",
-    POLICY,
 ];
-
-/// The policy of every router here: requests reach the workers in turn.
-pub const POLICY: &str = "round_robin";
 
 /// A router that is started, ended and started again on the same two ports.
 pub struct Router {
     pub software: &'static Software,
+    policy: &'static str,
     program: PathBuf,
     log: PathBuf,
     pub api: SocketAddr,
@@ -79,10 +75,11 @@ pub struct Router {
 
 impl Router {
     /// Installs it if it is not there; starts nothing.
-    pub async fn install(software: &'static Software, directory: &Path) -> Router {
+    pub async fn install(software: &'static Software, policy: &'static str, directory: &Path) -> Router {
         let venv = install(software.name).await;
         Router {
             software,
+            policy,
             program: venv.join("bin").join(software.name),
             log: directory.join(format!("{}.log", software.name)),
             api: free_address(),
@@ -104,6 +101,7 @@ impl Router {
             arguments.extend([format!("--{name}port"), address.port().to_string()]);
         }
         arguments.extend(words(&FLAGS));
+        arguments.extend(words(&["--policy", self.policy]));
         arguments.extend(["--health-check-interval-secs".to_owned(), health_check_seconds.to_string()]);
         let (servers, halves): (Vec<_>, Vec<_>) = backends.iter().partition(|backend| backend.role == Role::Server);
         if !halves.is_empty() {
