@@ -154,6 +154,7 @@ pub const VLLM: Scenario = Scenario {
                 row("bad JSON", BAD_JSON, 2, 400, &[]),
                 row("no messages", NO_MESSAGES, 2, 422, &[]),
                 row("no model", NO_MODEL, 2, 200, &[("successful_requests", 1)]),
+                row("a completion without a model", COMPLETION_NO_MODEL, 2, 200, &[("successful_requests", 1)]),
                 row("an unknown model", UNKNOWN_MODEL, 2, 200, &[("successful_requests", 1)]),
                 row("an unknown path", UNKNOWN_PATH, 2, 404, &[("errors", 1)]),
                 after(
@@ -414,6 +415,7 @@ pub const SMG_ORDINARY: Scenario = Scenario {
                 row("bad JSON", BAD_JSON, 2, 400, &[]),
                 row("no messages", NO_MESSAGES, 2, 400, &[]),
                 row("no model", NO_MODEL, 2, 400, &[]),
+                row("a completion without a model", COMPLETION_NO_MODEL, 2, 400, &[]),
                 row("an unknown model", UNKNOWN_MODEL, 2, 404, &[("requests", 1), ("errors", 1)]),
                 row("an unknown path", UNKNOWN_PATH, 2, 404, &[]),
                 after(

@@ -59,10 +59,14 @@ impl Exporter {
         Ok(Reading { samples: samples(&answer) })
     }
 
-    /// The JSON object of the newest round.
-    pub async fn object(&self) -> Result<Value, String> {
-        let answer = self.get("/apis/worker.gpustack.ai/v1/namespaces/team/modeldeployments/chat/metrics").await?;
-        serde_json::from_str(&answer).map_err(|e| format!("{e}: {answer}"))
+    /// The JSON object of the newest round; waits for a round that read the router.
+    pub async fn object(&self) -> Value {
+        let path = "/apis/worker.gpustack.ai/v1/namespaces/team/modeldeployments/chat/metrics";
+        let outcome = until("the JSON object", Duration::from_secs(20), async || {
+            let answer = self.get(path).await?;
+            serde_json::from_str(&answer).map_err(|e| format!("{e}: {answer}"))
+        });
+        outcome.await.unwrap_or_else(|error| panic!("{error}\n{}", self.process.tail()))
     }
 
     /// Waits for a round of which this is true.

@@ -108,7 +108,7 @@ async fn run(scenario: &'static Scenario) {
         for row in phase.rows {
             bench.play(phase, row).await;
         }
-        let object = bench.exporter.object().await.unwrap();
+        let object = bench.exporter.object().await;
         for gauge in phase.gauges {
             bench.wrong.extend(object::gauge(&object, *gauge).map(|wrong| format!("{}: {wrong}", phase.name)));
         }
@@ -208,7 +208,7 @@ impl Bench {
             }
         }
         let router = self.router.samples().await.unwrap_or_default();
-        let object = self.exporter.object().await.unwrap();
+        let object = self.exporter.object().await;
         let wrong = object::check(&object, self.scenario, &self.phase, &router);
         differs |= !wrong.is_empty();
         self.wrong.extend(wrong.into_iter().map(|wrong| format!("{name}: JSON: {wrong}")));
