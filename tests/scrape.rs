@@ -1,5 +1,7 @@
 //! Reading Pods: every way in which a Pod can fail, alone among neighbours that do not.
 
+#![allow(clippy::unwrap_used, reason = "a helper that fails fails its test")]
+
 mod support;
 
 use modeldeployment_exporter::clock::{Clock, SystemClock};

@@ -1,5 +1,7 @@
 //! Reading Pods over TLS: whom the exporter trusts, and what it says when it does not.
 
+#![allow(clippy::unwrap_used, reason = "a helper that fails fails its test")]
+
 mod support;
 
 use modeldeployment_exporter::clock::SystemClock;
