@@ -45,8 +45,11 @@ fn standing(view: &View) -> Standing {
             new("bad", "Not readable", "No Pod could be read in the newest round.")
         }
         Newest::Fresh(round) if round.object.partial => {
-            let what = plural(required(&round.object.missing), "required value is", "required values are");
-            new("warn", "Partial", &format!("{what} missing from the newest round."))
+            let down =
+                in_family(round.points(Age::Fresh), "modeldeployment_pod_up").filter(|up| up.value == 0.0).count();
+            let pods = if down == 0 { String::new() } else { plural(down, "Pod", "Pods") + " could not be read. " };
+            let what = plural(required(&round.object.missing), "required source is", "required sources are");
+            new("warn", "Partial", &format!("{pods}{what} missing from the newest round."))
         }
         Newest::Fresh(_) => new("good", "Up", "The newest round is complete."),
     }
@@ -288,7 +291,7 @@ fn missing(object: &ModelDeploymentMetrics) -> Markup {
     html! {
         section #missing {
             h2 { "Missing" span {
-                " – " (plural(object.missing.len(), "value", "values")) ", " (required(&object.missing)) " required"
+                " – " (plural(object.missing.len(), "entry", "entries")) ", " (required(&object.missing)) " required"
             } }
             @if object.missing.is_empty() { p { "Nothing is missing." } } @else {
                 p.faint { "Filled: required, so the round is partial. Outlined: it does not count as partial." }
@@ -384,4 +387,250 @@ pub fn page(view: &View) -> String {
         }
     }
     .into_string()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::snapshot::{Metadata, Windowed};
+    use crate::state::DeploymentName;
+    use std::sync::Arc;
+
+    const HOSTILE: &str = "<script>alert('1')</script>\"><img src=x onerror=alert(2)>&amp;";
+
+    fn point(family: &'static str, labels: &[(&'static str, &str)], value: f64) -> Point {
+        let labels = labels.iter().map(|(name, value)| (*name, (*value).to_owned())).collect();
+        Point { family: family.into(), labels, value }
+    }
+
+    fn entry(pod: &str, source: &str, code: Code, reason: &str, cause: Option<&'static str>) -> Missing {
+        Missing { pod: pod.to_owned(), source: source.to_owned(), reason: reason.to_owned(), code, cause }
+    }
+
+    /// A round of these Pods, all of one role and `name`d alike; the first of them is unreadable.
+    fn round(text: &str, pods: &[String], missing: Vec<Missing>, readable: bool) -> Arc<Published> {
+        let mut points =
+            vec![point("modeldeployment_info", &[("engine", text), ("router", text), ("kv_cache", "true")], 1.0)];
+        for state in ["expected", "discovered", "readable"] {
+            points.push(point("modeldeployment_pods", &[("scope", "engine"), ("role", text), ("state", state)], 2.0));
+        }
+        let mut latency = Vec::new();
+        let cache = format!("{text}-cache");
+        for (at, pod) in pods.iter().enumerate() {
+            let member = [("pod", pod.as_str()), ("scope", "engine"), ("role", text)];
+            points.push(point("modeldeployment_pod_up", &member, f64::from(u8::from(at > 0))));
+            if at > 0 {
+                let field = [&member[..], &[("source", text)]].concat();
+                points.push(point("modeldeployment_pod_observed_timestamp_seconds", &member, 996.0));
+                points.push(point("modeldeployment_ttft_mean_seconds", &field, 0.25));
+                points.push(point(
+                    "modeldeployment_cache_hit_ratio",
+                    &[&field[..], &[("cache", cache.as_str())]].concat(),
+                    0.5,
+                ));
+                latency.push(Windowed {
+                    name: "ttft".to_owned(),
+                    pod: pod.clone(),
+                    source: text.to_owned(),
+                    scope: format!("engine/{text}"),
+                    unit: "seconds".to_owned(),
+                    value: 0.25,
+                    samples: 17.0,
+                    window_seconds: 60.5,
+                    observed_at: UNIX_EPOCH,
+                });
+            }
+        }
+        let object = ModelDeploymentMetrics {
+            api_version: "worker.gpustack.ai/v1",
+            kind: "ModelDeploymentMetrics",
+            metadata: Metadata { name: text.to_owned(), namespace: text.to_owned() },
+            timestamp: UNIX_EPOCH + Duration::from_secs(1000),
+            processing: Vec::new(),
+            queueing: Vec::new(),
+            cache_hits: Vec::new(),
+            latency,
+            traffic: Vec::new(),
+            transfer: Vec::new(),
+            partial: required(&missing) > 0,
+            missing,
+        };
+        Arc::new(Published::new(object, readable, Duration::ZERO, points, Vec::new()))
+    }
+
+    fn view(newest: Newest, synced: bool, deployment: Option<&str>) -> View {
+        let name = |name: &str| DeploymentName { namespace: name.to_owned(), name: name.to_owned() };
+        let age = (!matches!(newest, Newest::None)).then(|| Duration::from_secs(200));
+        let (at, interval) = (UNIX_EPOCH + Duration::from_secs(1200), Duration::from_secs(15));
+        View { synced, deployment: deployment.map(name), newest, age, at, interval }
+    }
+
+    fn fresh(round: Arc<Published>) -> String {
+        page(&view(Newest::Fresh(round), true, Some("chat")))
+    }
+
+    fn names(count: usize) -> Vec<String> {
+        (0..count).map(|at| format!("chat-server-{at}")).collect()
+    }
+
+    #[test]
+    fn every_state_has_its_words() {
+        let absent = |pod| entry(pod, "series", Code::MetricAbsent, "not exported", None);
+        let idle = entry("a", "series", Code::Idle, "no request", None);
+        let complete = || round("r", &names(2), vec![idle.clone()], true);
+        let partial = |missing| Newest::Fresh(round("r", &names(2), missing, true));
+        for (newest, synced, deployment, word, sentence) in [
+            (Newest::None, false, None, "Starting", "description has not been read yet"),
+            (Newest::None, true, Some("chat"), "Starting", "No round has finished yet."),
+            (Newest::None, true, None, "Not found", "The model deployment does not exist."),
+            (Newest::Fresh(complete()), true, Some("chat"), "Up", "The newest round is complete."),
+            (
+                partial(vec![absent("a")]),
+                true,
+                Some("chat"),
+                "Partial",
+                "<p>1 Pod could not be read. 1 required source is missing from",
+            ),
+            (partial(vec![absent("a"), absent("b")]), true, Some("chat"), "Partial", "2 required sources are missing"),
+            (Newest::TooOld(complete()), true, Some("chat"), "Too old", "it finished 3 min ago"),
+            (
+                Newest::Fresh(round("r", &names(1), Vec::new(), false)),
+                true,
+                Some("chat"),
+                "Not readable",
+                "No Pod could be read in the newest round.",
+            ),
+        ] {
+            let page = page(&view(newest, synced, deployment));
+            assert!(page.contains(&format!("<strong>{word}</strong>")), "{word}: {page}");
+            assert!(page.contains(&format!("<title>{word}")), "{word}");
+            assert!(page.contains(sentence), "{word}: {page}");
+        }
+    }
+
+    #[test]
+    fn no_text_becomes_markup() {
+        let pods = [HOSTILE.to_owned(), format!("{HOSTILE}2")];
+        let missing = vec![
+            entry(HOSTILE, "scrape", Code::Unreadable, HOSTILE, Some("status")),
+            entry(&pods[1], HOSTILE, Code::Idle, HOSTILE, None),
+            entry("", HOSTILE, Code::NoPod, HOSTILE, None),
+        ];
+        let newest = round(HOSTILE, &pods, missing, true);
+        for newest in [Newest::Fresh(Arc::clone(&newest)), Newest::TooOld(newest)] {
+            let page = page(&view(newest, true, Some(HOSTILE)));
+            assert!(page.matches("&lt;script&gt;").count() > 8, "{page}");
+            for markup in ["<script", "<img", "\">\"><", "x onerror=alert(2)>"] {
+                assert!(!page.contains(markup), "{markup}: {page}");
+            }
+        }
+    }
+
+    #[test]
+    fn it_needs_no_script_and_nothing_from_elsewhere() {
+        let page = fresh(round("r", &names(3), Vec::new(), true));
+        for active in ["<script", "javascript:", "onclick", "onload", "http://", "https://", "url(", "@import", " src="]
+        {
+            assert!(!page.contains(active), "{active}");
+        }
+        assert!(page.starts_with("<!DOCTYPE html><html lang=\"en\">") && page.ends_with("</html>"));
+        assert!(page.contains("<meta http-equiv=\"refresh\" content=\"15\">"));
+        assert!(POLICY.contains("default-src 'none'") && !POLICY.contains("script-src"));
+    }
+
+    #[test]
+    fn the_browser_reads_it_again_once_a_round_within_limits() {
+        for (interval, refresh) in [(0, 5), (5, 5), (59, 59), (3600, 60)] {
+            let mut view = view(Newest::None, true, None);
+            view.interval = Duration::from_secs(interval);
+            assert!(page(&view).contains(&format!("content=\"{refresh}\"")), "{interval}");
+        }
+    }
+
+    #[test]
+    fn values_are_shown_short_with_the_exact_one_beside() {
+        let page = fresh(round("some:series", &names(2), Vec::new(), true));
+        let title = "title=\"0.25 s from some:series, 17 samples in 60.5 s\"";
+        assert!(
+            page.contains(&format!("<td data-of=\"TTFT\" {title}>250 ms<small>17 in window</small></td>")),
+            "{page}"
+        );
+        assert!(
+            page.contains("<td data-of=\"Hit ratio some:series-cache\" title=\"0.5 from some:series\">50 %</td>"),
+            "{page}"
+        );
+        // Read 4 s before its round's end, which was 200 s ago.
+        assert!(page.contains("<small title=\"1970-01-01T00:16:36.000Z\">3 min ago</small>"), "{page}");
+        assert!(!page.contains("Resets"));
+    }
+
+    #[test]
+    fn an_unreadable_pod_says_why() {
+        let missing = vec![entry("chat-server-0", "scrape", Code::Unreadable, "no answer in 2s", Some("timeout"))];
+        let of_two = fresh(round("r", &names(2), missing.clone(), true));
+        assert!(of_two.contains("unreadable</span><small>timeout</small></td>"), "{of_two}");
+        assert!(of_two.contains("<td class=\"why\" colspan=\"2\">no answer in 2s</td>"), "{of_two}");
+        let alone = fresh(round("r", &names(1), missing, false));
+        assert!(alone.contains("<th scope=\"col\">Reason</th></tr>"), "{alone}");
+        assert!(alone.contains("<td class=\"why\" colspan=\"1\">no answer in 2s</td>"), "{alone}");
+    }
+
+    #[test]
+    fn a_missing_value_has_its_code_in_the_table_and_its_reason_in_the_list() {
+        let pods = names(3);
+        let idle = entry("chat-server-2", "r", Code::Idle, "no request", None);
+        let gone = entry("chat-server-1", "other", Code::MetricAbsent, "not exported", None);
+        let whole = entry("", "router", Code::NoPod, "the router has no Pod", None);
+        let newest = round("r", &pods, vec![whole, gone, idle], true);
+        let points: Vec<Point> = newest.points(Age::Fresh).to_vec();
+        let points = points
+            .into_iter()
+            .filter(|p| p.family != "modeldeployment_ttft_mean_seconds" || label(p, "pod") == "chat-server-1");
+        let newest = Published::new(newest.object.clone(), true, Duration::ZERO, points.collect(), Vec::new());
+        let page = fresh(Arc::new(newest));
+        assert!(
+            page.contains("<td class=\"faint\" data-of=\"TTFT\" title=\"no request\">–<small>idle</small></td>"),
+            "{page}"
+        );
+        let list = &page[page.find("id=\"missing\"").unwrap()..];
+        let at = |text: &str| list.find(text).unwrap_or_else(|| panic!("{text}: {list}"));
+        assert!(at("3 entries, 2 required") < at("The deployment"));
+        assert!(at("The deployment") < at("the router has no Pod"));
+        assert!(
+            at("the router has no Pod")
+                < at("<li class=\"sets\"><span class=\"tag\" title=\"required: the round is partial\">metric-absent")
+        );
+        assert!(at("<p>not exported</p>") < at("<li class=\"keeps\">"));
+        assert!(at("<li class=\"keeps\">") < at("<p>no request</p>"));
+    }
+
+    #[test]
+    fn a_round_that_is_too_old_shows_no_value() {
+        let missing = vec![entry("chat-server-0", "scrape", Code::Unreadable, "no answer in 2s", Some("timeout"))];
+        let page = page(&view(Newest::TooOld(round("r", &names(2), missing, true)), true, Some("chat")));
+        assert!(!page.contains("<table") && !page.contains("250 ms"), "{page}");
+        assert!(page.contains("<p>no answer in 2s</p>"), "{page}");
+    }
+
+    #[test]
+    fn sixty_four_pods_stay_below_half_a_megabyte() {
+        let pods = names(64);
+        let reason = "a sentence for people that is as long as sentences of this kind are, and then somewhat longer";
+        let sources = (0..12).map(|at| format!("vllm:some_series_of_a_usual_length_{at}_seconds"));
+        let missing = sources.flat_map(|source| pods.iter().map(move |pod| (source.clone(), pod)));
+        let missing = missing.map(|(source, pod)| entry(pod, &source, Code::FirstSample, reason, None)).collect();
+        let page = fresh(round("server", &pods, missing, true));
+        assert_eq!(page.matches("<li ").count(), 64 * 12);
+        assert!(page.len() < 512 * 1024, "{}", page.len());
+    }
+
+    #[test]
+    fn links_are_relative_and_encoded() {
+        assert_eq!(segment("a b/ü"), "a%20b%2F%C3%BC");
+        let page = page(&view(Newest::None, true, Some("a/b")));
+        let json = "apis/worker.gpustack.ai/v1/namespaces/a%2Fb/modeldeployments/a%2Fb/metrics";
+        for link in ["metrics", json, "healthz", "readyz"] {
+            assert!(page.contains(&format!("<a href=\"{link}\"")), "{link}");
+        }
+    }
 }
