@@ -37,7 +37,7 @@ fn points(count: usize) -> Vec<Point> {
                 "source" => "vllm:request_time_per_output_token_seconds".to_owned(),
                 name => format!("some-{name}"),
             };
-            (*name, value)
+            (*name, value.into())
         };
         Point {
             family: family.name.into(),
@@ -103,7 +103,7 @@ impl Scraped {
             missing: Vec::new(),
             partial: false,
         };
-        Arc::new(Published::new(object, true, self.clock.now(), self.points.clone(), Vec::new()))
+        Arc::new(Published::new(object, true, self.clock.now(), self.points.clone()))
     }
 
     /// One scrape; the length of its body.

@@ -100,10 +100,10 @@ async fn a_pod_gone_by_the_end_of_the_round_yields_nothing() {
     });
     let (mut pipeline, state) = pipeline(memory, limits(), receiver);
     let finished = pipeline.round(&state).await.unwrap();
-    let object = &finished.snapshot.object;
+    let object = &finished.object;
     assert_eq!(object.processing.iter().map(|gauge| (gauge.value, gauge.pod_count)).collect::<Vec<_>>(), [(3.0, 1)]);
     assert!(!object.missing.iter().any(|entry| entry.pod == "b" || entry.code == Code::ReplicasMissing));
-    let points = finished.published.points(modeldeployment_exporter::state::Age::Fresh);
+    let points = finished.points(modeldeployment_exporter::state::Age::Fresh);
     let of_b = points.iter().filter(|point| point.labels.contains(&("pod", "b".to_owned())));
     assert_eq!(of_b.count(), 0);
 }
@@ -179,13 +179,13 @@ async fn a_pod_without_an_endpoint_and_a_stale_discovery_are_named() {
     let (_sender, receiver) = watch::channel(stale);
     let (mut pipeline, state) = pipeline(Memory::default().host("a", |_| ok(BODY)), limits(), receiver);
     let finished = pipeline.round(&state).await.unwrap();
-    let of = |code: Code| finished.snapshot.object.missing.iter().find(|entry| entry.code == code).unwrap();
+    let of = |code: Code| finished.object.missing.iter().find(|entry| entry.code == code).unwrap();
     let endpoint = of(Code::NoEndpoint);
     assert_eq!((endpoint.pod.as_str(), endpoint.source.as_str()), ("b", "scrape"));
     assert_eq!(endpoint.reason, "the Pod advertises no metrics port");
     let stale = of(Code::DiscoveryStale);
     assert_eq!((stale.pod.as_str(), stale.source.as_str()), ("", "pod-discovery"));
-    assert!(finished.snapshot.object.partial);
+    assert!(finished.object.partial);
 }
 
 /// vLLM's TTFT histogram after `n` requests.
