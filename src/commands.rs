@@ -250,13 +250,13 @@ fn snapshot(config: Config, discovery: FileDiscovery, format: Format, wait: Dura
         let finished = pipeline.round(&state).await;
         finished.context("the deployment does not exist any more")
     })?;
-    let object = &finished.snapshot.object;
+    let object = &finished.object;
     let text = match format {
         Format::Json => serde_json::to_string_pretty(object)? + "\n",
         Format::Yaml => serde_saphyr::to_string(object)?,
     };
     io::stdout().write_all(text.as_bytes()).context("the object could not be printed")?;
-    Ok(ExitCode::from(match (finished.snapshot.readable, object.partial) {
+    Ok(ExitCode::from(match (finished.readable, object.partial) {
         (false, _) => NO_POD_READABLE,
         (true, true) => PARTIAL,
         (true, false) => 0,

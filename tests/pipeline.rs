@@ -100,11 +100,11 @@ async fn a_pod_gone_by_the_end_of_the_round_yields_nothing() {
     });
     let (mut pipeline, state) = pipeline(memory, limits(), receiver);
     let finished = pipeline.round(&state).await.unwrap();
-    let object = &finished.snapshot.object;
+    let object = &finished.object;
     assert_eq!(object.processing.iter().map(|gauge| (gauge.value, gauge.pod_count)).collect::<Vec<_>>(), [(3.0, 1)]);
     assert!(!object.missing.iter().any(|entry| entry.pod == "b" || entry.code == Code::ReplicasMissing));
-    let points = finished.published.points(modeldeployment_exporter::state::Age::Fresh);
-    let of_b = points.iter().filter(|point| point.labels.contains(&("pod", "b".to_owned())));
+    let points = finished.points(modeldeployment_exporter::state::Age::Fresh);
+    let of_b = points.iter().filter(|point| point.labels.contains(&("pod", "b".into())));
     assert_eq!(of_b.count(), 0);
 }
 
@@ -121,9 +121,9 @@ async fn scaling_up_meanwhile_is_no_missing_replica() {
     });
     let (mut pipeline, state) = pipeline(memory, limits(), receiver);
     let first = pipeline.round(&state).await.unwrap();
-    assert!(!first.snapshot.object.missing.iter().any(|entry| entry.code == Code::ReplicasMissing));
+    assert!(!first.object.missing.iter().any(|entry| entry.code == Code::ReplicasMissing));
     let second = pipeline.round(&state).await.unwrap();
-    assert!(second.snapshot.object.missing.iter().any(|entry| entry.code == Code::ReplicasMissing));
+    assert!(second.object.missing.iter().any(|entry| entry.code == Code::ReplicasMissing));
 }
 
 #[tokio::test(start_paused = true)]
@@ -179,13 +179,13 @@ async fn a_pod_without_an_endpoint_and_a_stale_discovery_are_named() {
     let (_sender, receiver) = watch::channel(stale);
     let (mut pipeline, state) = pipeline(Memory::default().host("a", |_| ok(BODY)), limits(), receiver);
     let finished = pipeline.round(&state).await.unwrap();
-    let of = |code: Code| finished.snapshot.object.missing.iter().find(|entry| entry.code == code).unwrap();
+    let of = |code: Code| finished.object.missing.iter().find(|entry| entry.code == code).unwrap();
     let endpoint = of(Code::NoEndpoint);
     assert_eq!((endpoint.pod.as_str(), endpoint.source.as_str()), ("b", "scrape"));
     assert_eq!(endpoint.reason, "the Pod advertises no metrics port");
     let stale = of(Code::DiscoveryStale);
     assert_eq!((stale.pod.as_str(), stale.source.as_str()), ("", "pod-discovery"));
-    assert!(finished.snapshot.object.partial);
+    assert!(finished.object.partial);
 }
 
 /// vLLM's TTFT histogram after `n` requests.
@@ -211,7 +211,7 @@ async fn windows_are_kept_while_a_reload_leaves_the_pod_as_it_is() {
         if let Some(next) = next {
             sender.send_replace(discovery(&Arc::new(next)));
         }
-        let object = pipeline.round(&state).await.unwrap().snapshot.object;
+        let object = pipeline.round(&state).await.unwrap().object.clone();
         seen.push(object.latency.first().map(|entry| entry.samples));
         tokio::time::sleep(Duration::from_secs(15)).await;
     }

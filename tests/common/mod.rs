@@ -146,7 +146,7 @@ impl Fleet {
         };
         let snapshot = snapshot::assemble(&view);
         let points = snapshot::points(&view, &snapshot);
-        let lasting = snapshot::lasting(&view);
+        let lasting = snapshot::lasting(&points);
         Now { snapshot, points, lasting }
     }
 }
