@@ -9,12 +9,15 @@
 //! OpenMetrics' timestamps in seconds, exemplars and `# EOF`. In both formats a newline ends a
 //! line wherever it stands, so a line is the unit that can be skipped unread.
 
+mod newlines;
 mod sample;
 mod sieve;
 
+use newlines::Newlines;
 use sample::Scratch;
 use sieve::Sieve;
 use std::fmt;
+use std::sync::Arc;
 
 /// An unwanted line longer than this does not count as valid while no line has been valid yet:
 /// deciding would need all of it in memory. Bytes; far above any label set that is exported.
@@ -63,9 +66,10 @@ impl Names {
 
 /// One label set in canonical form: sorted by name, equal sets are equal bytes.
 ///
-/// Stored as `name 0xFF value 0xFE …` in one allocation: both bytes never occur in UTF-8.
+/// Stored as `name 0xFF value 0xFE …` in one allocation, which clones share: both bytes never occur
+/// in UTF-8.
 #[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Default)]
-pub struct Labels(Box<[u8]>);
+pub struct Labels(Arc<[u8]>);
 
 const AFTER_NAME: u8 = 0xFF;
 const AFTER_VALUE: u8 = 0xFE;
@@ -86,7 +90,7 @@ impl Labels {
             bytes.extend_from_slice(value);
             bytes.push(AFTER_VALUE);
         }
-        Labels(bytes.into_boxed_slice())
+        Labels(bytes.into())
     }
 
     /// Name and value of each label, sorted by name.
@@ -130,28 +134,26 @@ pub struct Sample {
 /// or negative are left out (contract, section 4).
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Samples {
-    /// Sorted by id and label set.
-    samples: Vec<Sample>,
-    /// Of each id, where its samples end; they start where those of the id before end.
-    ends: Vec<usize>,
+    /// By id, each sorted by label set.
+    by_name: Vec<Vec<Sample>>,
 }
 
 impl Samples {
     /// The samples of a name, sorted by label set; empty when the exposition has none.
     pub fn of(&self, id: usize) -> &[Sample] {
-        let start = id.checked_sub(1).and_then(|before| self.ends.get(before)).copied().unwrap_or(0);
-        self.ends.get(id).and_then(|end| self.samples.get(start..*end)).unwrap_or(&[])
+        self.by_name.get(id).map_or(&[], Vec::as_slice)
     }
 
-    /// Samples in the order of the body, each with its id.
-    fn new(mut read: Vec<(usize, Sample)>, names: usize) -> Samples {
-        // Stable, so that the first of equal label sets stays the first.
-        read.sort_by(|(a_id, a), (b_id, b)| (a_id, &a.labels).cmp(&(b_id, &b.labels)));
-        // Before the filter: a first sample that is NaN hides the second.
-        read.dedup_by(|(b_id, b), (a_id, a)| a_id == b_id && a.labels == b.labels);
-        read.retain(|(_, sample)| sample.value.is_finite() && sample.value >= 0.0);
-        let ends = (0..names).map(|id| read.partition_point(|(of, _)| *of <= id)).collect();
-        Samples { samples: read.into_iter().map(|(_, sample)| sample).collect(), ends }
+    /// Samples by id, each in the order of the body.
+    fn new(mut by_name: Vec<Vec<Sample>>) -> Samples {
+        for samples in &mut by_name {
+            // Stable, so that the first of equal label sets stays the first.
+            samples.sort_by(|a, b| a.labels.cmp(&b.labels));
+            // Before the filter: a first sample that is NaN hides the second.
+            samples.dedup_by(|next, kept| next.labels == kept.labels);
+            samples.retain(|sample| sample.value.is_finite() && sample.value >= 0.0);
+        }
+        Samples { by_name }
     }
 }
 
@@ -213,8 +215,8 @@ enum Open {
 #[derive(Debug)]
 pub struct Reader<'a> {
     names: &'a Names,
-    /// Wanted samples in the order of the body, each with its id.
-    read: Vec<(usize, Sample)>,
+    /// Wanted samples by id, each in the order of the body.
+    read: Vec<Vec<Sample>>,
     /// Finished lines so far.
     lines: usize,
     /// Whether a finished line was a valid sample or comment.
@@ -234,7 +236,7 @@ impl<'a> Reader<'a> {
     pub fn new(names: &'a Names) -> Reader<'a> {
         Reader {
             names,
-            read: Vec::new(),
+            read: vec![Vec::new(); names.len()],
             lines: 0,
             valid: false,
             first_bad: None,
@@ -277,10 +279,10 @@ impl<'a> Reader<'a> {
     /// Those of [`Reader::finish`]; the reader is ready for the next body all the same.
     pub fn take(&mut self) -> Result<Samples, Error> {
         let result = self.end();
-        let read = std::mem::take(&mut self.read);
+        let read = std::mem::replace(&mut self.read, vec![Vec::new(); self.names.len()]);
         self.held.clear();
         (self.lines, self.valid, self.first_bad, self.open, self.failed) = (0, false, None, Open::No, None);
-        result.map(|()| Samples::new(read, self.names.len()))
+        result.map(|()| Samples::new(read))
     }
 
     fn end(&mut self) -> Result<(), Error> {
@@ -320,34 +322,44 @@ impl<'a> Reader<'a> {
     }
 
     /// Reads lines of which the last has its newline too.
-    fn read_lines(&mut self, mut rest: &[u8]) -> Result<(), Error> {
-        while let Some(newline) = memchr::memchr(b'\n', rest) {
+    fn read_lines(&mut self, lines: &[u8]) -> Result<(), Error> {
+        let mut start = 0;
+        // How the last line begins that the sieve let through although its name is not wanted:
+        // those behind it are mostly of the same family.
+        let mut alike: &[u8] = &[];
+        for newline in Newlines::new(lines) {
+            let rest = &lines[start..];
             // The hot path: once the body has proved to be an exposition, an unwanted line is
             // nothing but its newline.
-            if self.valid && !self.names.sieve.may_start(rest) {
+            let unwanted = || !self.names.sieve.may_start(rest) || (!alike.is_empty() && rest.starts_with(alike));
+            if self.valid && unwanted() {
                 self.lines += 1;
             } else {
-                self.read_line(&rest[..newline])?;
+                let line = &lines[start..newline];
+                if !self.read_line(line)? {
+                    alike = sieve::name_and_end(line);
+                }
             }
-            rest = &rest[newline + 1..];
+            start = newline + 1;
         }
         Ok(())
     }
 
-    /// Reads one line without its newline.
-    fn read_line(&mut self, line: &[u8]) -> Result<(), Error> {
+    /// Reads one line without its newline; tells whether it has a wanted name.
+    fn read_line(&mut self, line: &[u8]) -> Result<bool, Error> {
         self.lines += 1;
         let line = without_blanks(line.strip_suffix(b"\r").unwrap_or(line));
         if line.is_empty() {
-            return Ok(());
+            return Ok(false);
         }
         if line[0] == b'#' {
             self.valid = true;
         } else if let Some((id, rest)) = self.names.sieve.find(line, &self.names.names) {
-            let value =
+            let (labels, value) =
                 sample::parse(rest, &mut self.scratch).map_err(|what| Error::BadLine { line: self.lines, what })?;
-            self.read.push((id, Sample { labels: self.scratch.labels(), value }));
+            self.read[id].push(Sample { labels, value });
             self.valid = true;
+            return Ok(true);
         } else if !self.valid {
             if is_sample(line, &mut self.scratch) {
                 self.valid = true;
@@ -355,7 +367,7 @@ impl<'a> Reader<'a> {
                 self.first_bad.get_or_insert(self.lines);
             }
         }
-        Ok(())
+        Ok(false)
     }
 
     /// Takes more of an unfinished line, as much as can matter.
@@ -384,9 +396,9 @@ impl<'a> Reader<'a> {
                 let result = self.read_line(&line);
                 line.clear();
                 self.held = line;
-                result
+                result.map(|_| ())
             }
-            Open::No | Open::Blank => self.read_line(part),
+            Open::No | Open::Blank => self.read_line(part).map(|_| ()),
             Open::Comment => {
                 self.lines += 1;
                 self.valid = true;

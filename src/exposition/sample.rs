@@ -12,6 +12,9 @@ pub(super) struct Scratch {
     text: Vec<u8>,
     /// Where they are in `text`.
     labels: Vec<Label>,
+    /// Label sets that were read, by their text from brace to brace: an exposition has few different
+    /// ones and repeats them for every name.
+    known: Vec<Option<(Vec<u8>, Labels)>>,
 }
 
 #[derive(Debug, Clone)]
@@ -20,12 +23,43 @@ struct Label {
     value: Range<usize>,
 }
 
+/// Label sets that are known at a time.
+const KNOWN: usize = 256;
+
+/// Where a label set's text is kept. The text ends with the line's last closing brace, unless an
+/// exemplar follows; then it is not found, which costs time and nothing else.
+fn place(rest: &[u8]) -> Option<usize> {
+    let end = memchr::memrchr(b'}', rest)? + 1;
+    let text = &rest[..end];
+    let number = |from: usize| text.get(from..)?.first_chunk().map(|bytes| u64::from_le_bytes(*bytes));
+    // Sets of one exposition differ near the front, in the middle or near the end: an engine, a rank, a path.
+    let parts = [number(0), number(8), number(end / 2), number(end.saturating_sub(8))];
+    const ODD: u64 = 0x9E37_79B9_7F4A_7C15;
+    let mixed =
+        parts.into_iter().fold(end as u64, |sum, part| (sum ^ part.unwrap_or(0)).wrapping_mul(ODD).rotate_left(29));
+    Some((mixed.wrapping_mul(ODD) >> 40) as usize % KNOWN)
+}
+
 impl Scratch {
-    /// The label set of the line parsed last, if it was valid.
-    pub(super) fn labels(&self) -> Labels {
-        Labels::from_sorted(
+    /// The label set whose text a line goes on with, if it was read before, and the text's length.
+    fn known(&self, rest: &[u8]) -> Option<(Labels, usize)> {
+        let (text, labels) = self.known.get(place(rest)?)?.as_ref()?;
+        rest.starts_with(text).then(|| (labels.clone(), text.len()))
+    }
+
+    /// The label set parsed last, kept under its text.
+    fn remember(&mut self, text: &[u8]) -> Labels {
+        let labels = Labels::from_sorted(
             self.labels.iter().map(|label| (&self.text[label.name.clone()], &self.text[label.value.clone()])),
-        )
+        );
+        if let Some(place) = place(text) {
+            self.known.resize_with(KNOWN, || None);
+            let kept = self.known[place].get_or_insert_with(|| (Vec::new(), labels.clone()));
+            kept.0.clear();
+            kept.0.extend_from_slice(text);
+            kept.1 = labels.clone();
+        }
+        labels
     }
 
     fn clear(&mut self) {
@@ -35,7 +69,7 @@ impl Scratch {
 
     /// Sorts the labels by name and tells whether one occurs twice.
     fn sort(&mut self) -> Result<(), &'static str> {
-        let Scratch { text, labels } = self;
+        let Scratch { text, labels, .. } = self;
         let name = |label: &Label| &text[label.name.clone()];
         labels.sort_unstable_by(|a, b| name(a).cmp(name(b)));
         if labels.windows(2).any(|pair| name(&pair[0]) == name(&pair[1])) {
@@ -51,25 +85,35 @@ pub(super) fn is_blank(byte: u8) -> bool {
     matches!(byte, b' ' | b'\t')
 }
 
-/// Parses what follows the name, without the line's end; gives the value and leaves the labels in
-/// `scratch`. An error says what is wrong.
-pub(super) fn parse(rest: &[u8], scratch: &mut Scratch) -> Result<f64, &'static str> {
-    if std::str::from_utf8(rest).is_err() {
+/// Parses what follows the name, without the line's end. An error says what is wrong.
+pub(super) fn parse(rest: &[u8], scratch: &mut Scratch) -> Result<(Labels, f64), &'static str> {
+    let mut line = Cursor { rest };
+    line.skip_blanks();
+    let known = scratch.known(line.rest).map(|(labels, length)| {
+        line.rest = &line.rest[length..];
+        labels
+    });
+    if std::str::from_utf8(line.rest).is_err() {
         return Err("the line is not UTF-8");
     }
-    let mut line = Cursor { rest };
-    scratch.clear();
-    line.skip_blanks();
-    if line.eat(b'{') {
-        line.labels(scratch)?;
-        scratch.sort()?;
-    }
+    let labels = match known {
+        Some(labels) => labels,
+        None => {
+            scratch.clear();
+            let before = line.rest;
+            if line.eat(b'{') {
+                line.labels(scratch)?;
+                scratch.sort()?;
+            }
+            scratch.remember(&before[..before.len() - line.rest.len()])
+        }
+    };
     let value = line.number("the value is no number", "the value is missing")?;
     line.timestamp()?;
     if line.eat(b'#') {
         line.exemplar()?;
     }
-    if line.rest.is_empty() { Ok(value) } else { Err("there is more text behind the value and timestamp") }
+    if line.rest.is_empty() { Ok((labels, value)) } else { Err("there is more text behind the value and timestamp") }
 }
 
 /// What is left of a line.

@@ -120,6 +120,15 @@ pub(super) fn is_name_byte(byte: u8) -> bool {
     byte.is_ascii_alphanumeric() || byte == b'_' || byte == b':'
 }
 
+/// The name that a line starts with and the byte behind it, which no longer or shorter name shares;
+/// empty where the line does not start with one.
+pub(super) fn name_and_end(line: &[u8]) -> &[u8] {
+    match line.iter().position(|b| !is_name_byte(*b)) {
+        Some(end) if end > 0 => &line[..=end],
+        _ => &[],
+    }
+}
+
 /// Whether a metric name may start like this.
 pub(super) fn starts_name(text: &[u8]) -> bool {
     text.first().is_some_and(|b| is_name_byte(*b) && !b.is_ascii_digit())
