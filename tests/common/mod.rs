@@ -90,6 +90,11 @@ impl Fleet {
         self.answers(at, &answers)
     }
 
+    /// Bytes of the label sets that are kept of all Pods.
+    pub fn remembered_bytes(&self) -> usize {
+        self.histories.values().map(|(history, _)| history.label_bytes()).sum()
+    }
+
     /// A round in which Pods answer or fail.
     pub fn answers(&mut self, at: f64, answers: &[(&str, Answer<'_>)]) -> Now {
         let mut failed: Vec<(String, Unreadable)> = Vec::new();
