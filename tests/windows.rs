@@ -286,6 +286,34 @@ fn a_label_set_that_vanished_and_comes_back_adds_nothing_in_that_step() {
 }
 
 #[test]
+fn what_a_label_set_added_before_it_vanished_stays_in_the_window() {
+    let mut fleet = Fleet::vllm();
+    fleet.round(0.0, &[("a", &engines(&[10.0, 10.0]))]);
+    fleet.round(15.0, &[("a", &engines(&[20.0, 20.0]))]);
+    let now = fleet.round(30.0, &[("a", &engines(&[30.0]))]);
+    assert_eq!(now.window("a", "ttft"), Some((0.5, 30.0, 30.0)));
+}
+
+#[test]
+fn a_cache_starts_again_with_whichever_of_its_counters_comes_back() {
+    for gone in ["hits", "queries"] {
+        let mut fleet = Fleet::vllm();
+        let whole = |n: f64| vllm((n, n), (n, 2.0 * n));
+        let without = |n: f64| -> String {
+            whole(n).lines().filter(|line| !line.contains(gone)).flat_map(|line| [line, "\n"]).collect()
+        };
+        fleet.round(0.0, &[("a", &whole(1.0))]);
+        let now = fleet.round(15.0, &[("a", &without(2.0))]);
+        assert_eq!(now.code("a", "local-prefix"), Some(Code::MetricAbsent), "{gone}");
+        let now = fleet.round(30.0, &[("a", &whole(3.0))]);
+        assert_eq!(now.code("a", "local-prefix"), Some(Code::FirstSample), "{gone}");
+        assert_eq!(now.window("a", "ttft"), Some((1.0, 2.0, 30.0)));
+        let now = fleet.round(45.0, &[("a", &whole(5.0))]);
+        assert_eq!(now.cache("a", "local-prefix"), Some((2.0, 4.0)), "{gone}");
+    }
+}
+
+#[test]
 fn a_pod_with_another_identity_starts_afresh() {
     let mut fleet = Fleet::vllm();
     fleet.round(0.0, &[("a", &engines(&[10.0]))]);
@@ -396,7 +424,7 @@ fn the_total_of_priorities_counts_instead_of_its_parts() {
 fn of_a_gauge_the_largest_rank_counts_once() {
     let running = |labels: &str, value: f64| format!("sglang:num_running_reqs{{{labels}}} {value}\n");
     let body = running("tp_rank=\"0\",dp_rank=\"0\"", 8.0)
-        + &running("tp_rank=\"1\",dp_rank=\"0\"", 0.0)
+        + &running("tp_rank=\"1\",dp_rank=\"0\"", 6.0)
         + &running("tp_rank=\"2\",dp_rank=\"1\"", 3.0);
     let now = Fleet::sglang().round(0.0, &[("a", &body)]);
     assert_eq!(now.gauge("running", "engine/server"), Some(11.0));
@@ -458,6 +486,16 @@ fn a_rank_that_never_grew_is_not_chosen() {
     fleet.round(15.0, &[("a", &(rank(0, 0.0) + &rank(1, 0.0)))]);
     let now = fleet.round(30.0, &[("a", &(rank(0, 0.0) + &rank(1, 6.0)))]);
     assert_eq!(now.series("cache_query_tokens_total", &[("pod", "a"), ("cache", "device-prefix")]), Some(6.0));
+}
+
+#[test]
+fn a_sum_that_falls_while_its_count_grows_takes_nothing_away() {
+    let mut fleet = Fleet::vllm();
+    fleet.round(0.0, &[("a", &vllm((10.0, 5.0), (4.0, 9.0)))]);
+    fleet.round(15.0, &[("a", &vllm((12.0, 9.0), (4.0, 9.0)))]);
+    let now = fleet.round(30.0, &[("a", &vllm((14.0, 6.0), (4.0, 9.0)))]);
+    assert_eq!(now.window("a", "ttft"), Some((1.0, 4.0, 30.0)));
+    assert_eq!(now.series("ttft_seconds_total", &[("pod", "a")]), Some(4.0));
 }
 
 #[test]

@@ -11,7 +11,7 @@ use modeldeployment_exporter::scrape::{Cause, Unreadable};
 use modeldeployment_exporter::snapshot::{self, Code, Missing, Outcome, PodRound, RoundView, Snapshot, Windowed};
 use modeldeployment_exporter::window::History;
 use std::collections::HashMap;
-use std::sync::Arc;
+use std::sync::{Arc, LazyLock};
 use std::time::{Duration, SystemTime};
 
 /// What one Pod answers in a round.
@@ -50,8 +50,8 @@ pub fn wall(at: f64) -> SystemTime {
 impl Fleet {
     /// A fleet of a deployment file's deployment with a window of 60 s and an interval of 15 s.
     pub fn new(yaml: &str) -> Fleet {
-        let catalogue = Catalogue::embedded().unwrap();
-        let deployment = file::parse(yaml.as_bytes(), &catalogue).unwrap_or_else(|e| panic!("{e}\n{yaml}"));
+        static CATALOGUE: LazyLock<Catalogue> = LazyLock::new(|| Catalogue::embedded().unwrap());
+        let deployment = file::parse(yaml.as_bytes(), &CATALOGUE).unwrap_or_else(|e| panic!("{e}\n{yaml}"));
         let times = WindowTimes {
             window: Duration::from_secs(60),
             interval: Duration::from_secs(15),
