@@ -6,7 +6,7 @@ use crate::catalogue::Catalogue;
 use crate::check;
 use crate::cli::{self, Command, Format};
 use crate::clock::{Clock, SystemClock};
-use crate::config::{Config, Environment, show_duration};
+use crate::config::{ClientFiles, Config, Environment, TlsFiles, show_duration};
 use crate::demo;
 use crate::discovery::file;
 use crate::discovery::{Discovery, FileDiscovery};
@@ -141,14 +141,36 @@ fn usable<T>(
             error.lines().iter().map(|line| format!("DEPLOYMENT_FILE {path}: {line}")).collect::<Vec<_>>()
         })
     });
+    let wrong_tls = wrong_tls_files(environment);
     match (config, loaded) {
-        (Ok(config), Some(Ok(loaded))) => Ok((config, loaded)),
+        (Ok(config), Some(Ok(loaded))) if wrong_tls.is_empty() => Ok((config, loaded)),
         (config, loaded) => {
             let wrong_values = config.err().unwrap_or_default();
             let wrong_file = loaded.and_then(Result::err).unwrap_or_default();
-            Err(BadConfiguration([wrong_values, wrong_file].concat()))
+            Err(BadConfiguration([wrong_values, wrong_tls, wrong_file].concat()))
         }
     }
+}
+
+/// What is wrong with the files for Pods that serve HTTPS: they are values too, and reported with
+/// the others.
+fn wrong_tls_files(environment: &Environment) -> Vec<String> {
+    let path = |name: &str| environment.given(name).map(PathBuf::from);
+    let mut wrong = Vec::new();
+    let mut ca = path("SCRAPE_CA_FILE");
+    if ca.is_some()
+        && let Err(error) = Tls::from_files(&TlsFiles { ca: ca.clone(), client: None })
+    {
+        wrong.push(format!("SCRAPE_CA_FILE {error}; accepted: a file with PEM certificates"));
+        ca = None;
+    }
+    if let (Some(certificate), Some(key)) = (path("SCRAPE_CLIENT_CERT_FILE"), path("SCRAPE_CLIENT_KEY_FILE"))
+        && let Err(error) = Tls::from_files(&TlsFiles { ca, client: Some(ClientFiles { certificate, key }) })
+    {
+        let accepted = "a file with a PEM certificate and one with its PEM key";
+        wrong.push(format!("SCRAPE_CLIENT_CERT_FILE and SCRAPE_CLIENT_KEY_FILE {error}; accepted: {accepted}"));
+    }
+    wrong
 }
 
 fn lines(error: &crate::config::Error) -> Vec<String> {

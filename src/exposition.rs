@@ -101,6 +101,11 @@ impl Labels {
         })
     }
 
+    /// Bytes that the set takes.
+    pub fn size(&self) -> usize {
+        self.0.len()
+    }
+
     /// The value of a label, if the set has it.
     pub fn get(&self, name: &str) -> Option<&str> {
         self.iter().find(|(n, _)| *n == name).map(|(_, v)| v)

@@ -181,7 +181,7 @@ fn gauges(round: &RoundView<'_>, values: &[(usize, FieldValue)], list: List) -> 
             pod_count: 0,
             observed_at: observed,
         });
-        sum.value += value;
+        sum.value = rules::finite(sum.value + value);
         sum.pod_count += 1;
         sum.observed_at = sum.observed_at.max(observed);
     }

@@ -23,6 +23,14 @@ const START_TOLERANCE_SECONDS: f64 = 5.0;
 /// and sum, of a ratio queries and hits. The weight chooses among ranks.
 pub type Pair = [f64; 2];
 
+/// Adds a pair. A sum beyond the largest number is that number: none is ever infinite (contract,
+/// section 7), whatever a Pod exports.
+fn add(sum: &mut Pair, pair: Pair) {
+    for (sum, part) in sum.iter_mut().zip(pair) {
+        *sum = (*sum + part).min(f64::MAX);
+    }
+}
+
 /// The increase of a field between its baseline and the newest read.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Increase {
@@ -136,6 +144,11 @@ impl History {
         self.next > 0
     }
 
+    /// Bytes of the label sets of counters and histograms that are kept, vanished ones included.
+    pub fn label_bytes(&self) -> usize {
+        self.families.iter().flat_map(FamilyState::series).map(|series| series.labels.size()).sum()
+    }
+
     /// Takes a good read: `at` on the monotonic clock, `observed` on the wall clock, `started` when
     /// the container that declares the metrics port started, where discovery knows.
     pub fn observe(
@@ -165,6 +178,8 @@ impl History {
             self.resets += 1;
             self.epoch = number;
             self.reads.clear();
+            // What is known of the start before the last one says nothing about the next one.
+            self.process_start = None;
         }
         let step = Step { number, epoch: self.epoch, first: number == 0, restart };
         for ((state, family), read) in self.families.iter_mut().zip(&software.families).zip(&reads) {
@@ -345,10 +360,8 @@ impl History {
             state.plan.refresh(software, kind, &field.alternatives[now].parts, &self.families, switched);
             let (one, all) = state.plan.step(&self.families);
             if !switched {
-                for i in 0..2 {
-                    state.one[i] += one[i];
-                    state.all[i] += all[i];
-                }
+                add(&mut state.one, one);
+                add(&mut state.all, all);
             }
         }
     }

@@ -164,6 +164,26 @@ fn bad_usage_ends_with_2() {
 }
 
 #[test]
+fn files_for_https_are_checked_with_everything_else() {
+    let directory = files(&[("d.yaml", DEPLOYMENT), ("empty.pem", "")]);
+    let tls = [
+        ("SCRAPE_CA_FILE", "no-such.pem"),
+        ("SCRAPE_CLIENT_CERT_FILE", "empty.pem"),
+        ("SCRAPE_CLIENT_KEY_FILE", "empty.pem"),
+    ];
+    for (others, errors) in
+        [(&[("DEPLOYMENT_FILE", "d.yaml")][..], 2), (&[("WINDOW", "x"), ("DEPLOYMENT_FILE", "none")], 4)]
+    {
+        let environment = [&tls[..], others].concat();
+        let (code, stdout, stderr) = outcome(&directory, &environment, &["check"]);
+        assert_eq!((code, stdout.as_str()), (2, ""), "{stderr}");
+        assert!(stderr.contains(&format!("{errors} errors")), "{stderr}");
+        assert!(stderr.contains("SCRAPE_CA_FILE no-such.pem: "), "{stderr}");
+        assert!(stderr.contains("SCRAPE_CLIENT_CERT_FILE and SCRAPE_CLIENT_KEY_FILE empty.pem: "), "{stderr}");
+    }
+}
+
+#[test]
 fn values_that_are_not_utf8_are_errors() {
     let directory = files(&[("d.yaml", DEPLOYMENT)]);
     let environment = [("DEPLOYMENT_FILE", OsStr::new("d.yaml")), ("WINDOW", OsStr::from_bytes(b"\xFF"))];

@@ -401,6 +401,20 @@ fn older_names_are_read_one_at_a_time_and_named() {
 }
 
 #[test]
+fn another_name_of_a_series_starts_with_a_first_sample_and_adds_nothing() {
+    let (new, old) = ("llm_d_epp_request_total", "inference_objective_request_total");
+    let mut fleet = Fleet::router("llm-d-router", "[]");
+    two(&mut fleet, "r", &counter(old, 10.0), &counter(old, 20.0));
+    // The newer name appears beside the older one: what it holds is no increase.
+    let now = fleet.round(30.0, &[("r", &(counter(old, 30.0) + &counter(new, 500.0)))]);
+    assert_eq!(now.code("r", new), Some(Code::FirstSample));
+    assert_eq!(now.series("router_requests_total", &[("pod", "r")]), Some(10.0));
+    let now = fleet.round(45.0, &[("r", &(counter(old, 40.0) + &counter(new, 530.0)))]);
+    assert_eq!(now.window("r", "requests"), Some((2.0, 30.0, 15.0)));
+    assert_eq!(now.series("router_requests_total", &[("pod", "r")]), Some(40.0));
+}
+
+#[test]
 fn a_name_with_and_without_total_is_one_series() {
     for (router, name, written) in [
         ("vllm-router", "vllm_router_requests", "vllm_router_requests_total"),
@@ -557,6 +571,13 @@ fn a_histogram_in_another_form_is_absent_and_has_no_total() {
     assert_eq!(now.series("kv_transfer_seconds_total", &[("pod", "prefill-0")]), None);
     assert_eq!(now.series("kv_transfers_total", &[("pod", "prefill-0")]), None);
     let now = pair("engine: {name: SGLang}", "[]").round(0.0, &[("prefill-0", "")]);
+    assert_eq!(now.series("kv_transfers_total", &[("pod", "prefill-0")]), Some(0.0));
+    // A gauge of the same name beside the histogram takes nothing from it.
+    let both = format!(
+        "sglang:kv_transfer_total_mb{{tp_rank=\"0\"}} 3\n{}",
+        histogram("sglang:kv_transfer_total_mb", 1.0, 3.0)
+    );
+    let now = pair("engine: {name: SGLang}", "[]").round(0.0, &[("prefill-0", &both)]);
     assert_eq!(now.series("kv_transfers_total", &[("pod", "prefill-0")]), Some(0.0));
 }
 

@@ -109,6 +109,39 @@ async fn a_pod_gone_by_the_end_of_the_round_yields_nothing() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn nothing_is_kept_of_a_pod_that_was_gone_for_a_round() {
+    let both = deployment()
+        .role("server", RoleKind::Server, 2)
+        .pod("a", "server", "http://a/metrics")
+        .pod("b", "server", "http://b/metrics")
+        .build();
+    let mut one = (*both).clone();
+    one.pods.retain(|pod| pod.name == "a");
+    let one = Arc::new(one);
+    let (sender, receiver) = watch::channel(discovery(&both));
+    let answers = std::sync::atomic::AtomicUsize::new(0);
+    let memory = Memory::default().host("a", |_| ok(BODY)).host("b", move |_| {
+        let first = answers.fetch_add(1, std::sync::atomic::Ordering::Relaxed) == 0;
+        if first { vec![Step::Close] } else { ok(BODY) }
+    });
+    let (mut pipeline, state) = pipeline(memory, limits(), receiver);
+    let mut failures = Vec::new();
+    for now in [&both, &one, &both] {
+        sender.send_replace(discovery(now));
+        let finished = pipeline.round(&state).await.unwrap();
+        let points = finished.published.points(modeldeployment_exporter::state::Age::Fresh);
+        let of_b = points.iter().filter(|point| {
+            point.family == "modeldeployment_pod_scrape_failures_total"
+                && point.labels.contains(&("pod", "b".to_owned()))
+        });
+        failures.push(of_b.map(|point| point.value).collect::<Vec<_>>());
+    }
+    assert_eq!(failures[0].iter().sum::<f64>(), 1.0);
+    assert_eq!(failures[1], Vec::<f64>::new());
+    assert_eq!(failures[2], vec![0.0; 10], "a Pod that comes back starts afresh");
+}
+
+#[tokio::test(start_paused = true)]
 async fn scaling_up_meanwhile_is_no_missing_replica() {
     let before = deployment().role("server", RoleKind::Server, 1).pod("a", "server", "http://a/metrics").build();
     let mut after = (*before).clone();

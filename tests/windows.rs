@@ -150,6 +150,21 @@ fn a_reset_is_known_by_value_created_or_process_start() {
 }
 
 #[test]
+fn a_set_made_anew_after_a_reset_is_no_second_reset() {
+    let created = |engine: u32, seconds: f64| format!("{TTFT}_created{{engine=\"{engine}\"}} {seconds}\n");
+    let process = "process_start_time_seconds 1000\n";
+    let mut fleet = Fleet::vllm();
+    let both = engines(&[10.0, 10.0]) + &created(0, 1000.0) + &created(1, 1000.0) + process;
+    fleet.round(0.0, &[("a", &both)]);
+    // Restarted; its second engine has no request yet, and the process' start is not exported.
+    fleet.round(15.0, &[("a", &(engines(&[1.0]) + &created(0, 2000.0)))]);
+    let now = fleet
+        .round(30.0, &[("a", &(engines(&[1.0, 3.0]) + &created(1, 2020.0) + "process_start_time_seconds 1990\n"))]);
+    assert_eq!(now.series("pod_resets_total", &[("pod", "a")]), Some(1.0));
+    assert_eq!(now.window("a", "ttft"), Some((0.5, 3.0, 15.0)));
+}
+
+#[test]
 fn a_reset_is_known_by_the_container_start() {
     for (started, reset) in [(-100.0, false), (5.0, true)] {
         let mut fleet = Fleet::vllm();
@@ -271,6 +286,34 @@ fn a_label_set_that_vanished_and_comes_back_adds_nothing_in_that_step() {
 }
 
 #[test]
+fn what_a_label_set_added_before_it_vanished_stays_in_the_window() {
+    let mut fleet = Fleet::vllm();
+    fleet.round(0.0, &[("a", &engines(&[10.0, 10.0]))]);
+    fleet.round(15.0, &[("a", &engines(&[20.0, 20.0]))]);
+    let now = fleet.round(30.0, &[("a", &engines(&[30.0]))]);
+    assert_eq!(now.window("a", "ttft"), Some((0.5, 30.0, 30.0)));
+}
+
+#[test]
+fn a_cache_starts_again_with_whichever_of_its_counters_comes_back() {
+    for gone in ["hits", "queries"] {
+        let mut fleet = Fleet::vllm();
+        let whole = |n: f64| vllm((n, n), (n, 2.0 * n));
+        let without = |n: f64| -> String {
+            whole(n).lines().filter(|line| !line.contains(gone)).flat_map(|line| [line, "\n"]).collect()
+        };
+        fleet.round(0.0, &[("a", &whole(1.0))]);
+        let now = fleet.round(15.0, &[("a", &without(2.0))]);
+        assert_eq!(now.code("a", "local-prefix"), Some(Code::MetricAbsent), "{gone}");
+        let now = fleet.round(30.0, &[("a", &whole(3.0))]);
+        assert_eq!(now.code("a", "local-prefix"), Some(Code::FirstSample), "{gone}");
+        assert_eq!(now.window("a", "ttft"), Some((1.0, 2.0, 30.0)));
+        let now = fleet.round(45.0, &[("a", &whole(5.0))]);
+        assert_eq!(now.cache("a", "local-prefix"), Some((2.0, 4.0)), "{gone}");
+    }
+}
+
+#[test]
 fn a_pod_with_another_identity_starts_afresh() {
     let mut fleet = Fleet::vllm();
     fleet.round(0.0, &[("a", &engines(&[10.0]))]);
@@ -381,7 +424,7 @@ fn the_total_of_priorities_counts_instead_of_its_parts() {
 fn of_a_gauge_the_largest_rank_counts_once() {
     let running = |labels: &str, value: f64| format!("sglang:num_running_reqs{{{labels}}} {value}\n");
     let body = running("tp_rank=\"0\",dp_rank=\"0\"", 8.0)
-        + &running("tp_rank=\"1\",dp_rank=\"0\"", 0.0)
+        + &running("tp_rank=\"1\",dp_rank=\"0\"", 6.0)
         + &running("tp_rank=\"2\",dp_rank=\"1\"", 3.0);
     let now = Fleet::sglang().round(0.0, &[("a", &body)]);
     assert_eq!(now.gauge("running", "engine/server"), Some(11.0));
@@ -446,6 +489,16 @@ fn a_rank_that_never_grew_is_not_chosen() {
 }
 
 #[test]
+fn a_sum_that_falls_while_its_count_grows_takes_nothing_away() {
+    let mut fleet = Fleet::vllm();
+    fleet.round(0.0, &[("a", &vllm((10.0, 5.0), (4.0, 9.0)))]);
+    fleet.round(15.0, &[("a", &vllm((12.0, 9.0), (4.0, 9.0)))]);
+    let now = fleet.round(30.0, &[("a", &vllm((14.0, 6.0), (4.0, 9.0)))]);
+    assert_eq!(now.window("a", "ttft"), Some((1.0, 4.0, 30.0)));
+    assert_eq!(now.series("ttft_seconds_total", &[("pod", "a")]), Some(4.0));
+}
+
+#[test]
 fn totals_never_fall() {
     let mut fleet = Fleet::vllm();
     let mut before = 0.0;
@@ -474,4 +527,54 @@ fn what_vanished_is_remembered_within_bounds_and_never_counted_twice() {
     let after = fleet.round(800.0, &[("r", &body)]).series("router_successful_requests_total", &[("pod", "r")]);
     assert_eq!(before, after);
     assert!(before.unwrap() >= 12_000.0, "{before:?}");
+}
+
+#[test]
+fn long_labels_of_what_vanished_are_remembered_within_bounds() {
+    let mut fleet = Fleet::router("vllm-router", "[]");
+    let route = |name: &str, value: f64| format!("vllm_router_requests_total{{route=\"{name}\"}} {value}\n");
+    let long = |round: u32| format!("/{round}/{}", "x".repeat(300_000));
+    let fixed = route("/v1", 1.0);
+    fleet.round(0.0, &[("r", &fixed)]);
+    for round in 1..=20 {
+        fleet.round(f64::from(round) * 100.0, &[("r", &(route(&long(round), 1.0) + &fixed))]);
+    }
+    let remembered = fleet.remembered_bytes();
+    assert!(remembered < 4_000_000, "{remembered} bytes");
+    let total = fleet.round(2_100.0, &[("r", &fixed)]).series("router_successful_requests_total", &[("pod", "r")]);
+    let again = route(&long(1), 1.0) + &fixed;
+    let after = fleet.round(2_200.0, &[("r", &again)]).series("router_successful_requests_total", &[("pod", "r")]);
+    assert_eq!(after, total, "what may have been forgotten does not count again");
+}
+
+#[test]
+fn no_number_is_ever_infinite() {
+    // The largest numbers that a Pod can export: each is finite, and no sum of them is.
+    let huge = "1.7e308";
+    let histogram = |name: &str, engine: u32, count: &str, sum: &str| {
+        format!("{name}_count{{engine=\"{engine}\"}} {count}\n{name}_sum{{engine=\"{engine}\"}} {sum}\n")
+    };
+    let body = |count: &str, value: &str| {
+        let mut body = String::new();
+        for engine in [0, 1] {
+            body += &format!("vllm:num_requests_running{{engine=\"{engine}\"}} {huge}\n");
+            body += &format!("vllm:prefix_cache_queries_total{{engine=\"{engine}\"}} {value}\n");
+            body += &format!("vllm:prefix_cache_hits_total{{engine=\"{engine}\"}} {value}\n");
+            body += &histogram(TTFT, engine, count, value);
+        }
+        body
+    };
+    let mut fleet = Fleet::new(&yaml(
+        "engine: {name: vLLM}, roles: [{name: server, replicas: 2}]",
+        &["{name: a, role: server, url: 'http://a'}", "{name: b, role: server, url: 'http://b'}"],
+    ));
+    let (first, second) = (body("0", "0"), body("1e-9", huge));
+    fleet.round(0.0, &[("a", &first), ("b", &first)]);
+    let now = fleet.round(15.0, &[("a", &second), ("b", &second)]);
+    assert_eq!(now.gauge("running", "engine/server"), Some(f64::MAX));
+    assert_eq!(now.window("a", "ttft").map(|(mean, _, _)| mean), Some(f64::MAX));
+    assert_eq!(now.cache("a", "local-prefix"), Some((f64::MAX, f64::MAX)));
+    assert!(!serde_json::to_string(&now.snapshot.object).unwrap().contains("null"));
+    let infinite: Vec<_> = now.points.iter().chain(&now.lasting).filter(|point| !point.value.is_finite()).collect();
+    assert!(infinite.is_empty(), "{infinite:?}");
 }

@@ -1,6 +1,7 @@
 //! The points of a round for `/metrics` (contract, section 8). It decides no value: what the rules
 //! left missing has no point.
 
+use super::rules::finite;
 use super::{Outcome, PodRound, RoundView, Snapshot, Value, provides};
 use crate::catalogue::List;
 use crate::deployment::{Deployment, Member};
@@ -117,7 +118,7 @@ impl Maker<'_> {
                     crate::catalogue::TotalPart::Sum => definition.factor,
                     _ => 1.0,
                 };
-                self.add(format!("modeldeployment_{}", total.family), name, &labels, sum * factor);
+                self.add(format!("modeldeployment_{}", total.family), name, &labels, finite(sum * factor));
             }
         }
     }

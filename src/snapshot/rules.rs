@@ -66,8 +66,8 @@ impl Value {
     /// Value, samples and seconds of an entry of `latency[]`, `traffic[]` or `transfer[]`.
     pub fn windowed(&self) -> Option<(f64, f64, f64)> {
         match *self {
-            Value::Mean { json, samples, seconds, .. } => Some((json, samples, seconds)),
-            Value::Rate { increase, seconds } => Some((increase / seconds, increase, seconds)),
+            Value::Mean { json, samples, seconds, .. } => Some((finite(json), samples, seconds)),
+            Value::Rate { increase, seconds } => Some((finite(increase / seconds), increase, seconds)),
             Value::Share { of, over, seconds } => Some((of / over, over, seconds)),
             Value::Gauge(_) | Value::Ratio { .. } => None,
         }
@@ -78,11 +78,17 @@ impl Value {
         match *self {
             Value::Gauge(value) => value,
             Value::Ratio { hits, queries, .. } => hits / queries,
-            Value::Mean { base, .. } => base,
-            Value::Rate { increase, seconds } => increase / seconds,
+            Value::Mean { base, .. } => finite(base),
+            Value::Rate { increase, seconds } => finite(increase / seconds),
             Value::Share { of, over, .. } => of / over,
         }
     }
+}
+
+/// The number, or the largest one where it would be infinite: no answer holds an infinite number
+/// (contract, section 7).
+pub(super) fn finite(value: f64) -> f64 {
+    value.min(f64::MAX)
 }
 
 fn entry(pod: &str, source: impl Into<String>, code: Code, reason: impl Into<String>) -> Missing {

@@ -1,7 +1,7 @@
 //! One family of counters or histograms of one Pod: its label sets, their steps from read to read,
 //! and since when it goes on. It chooses no window and folds no rank.
 
-use super::{Pair, Restart};
+use super::{Pair, Restart, add};
 use crate::catalogue::{Family, FamilyKind};
 use crate::exposition::{Labels, Samples};
 use std::collections::{BTreeMap, VecDeque};
@@ -10,6 +10,9 @@ use std::collections::{BTreeMap, VecDeque};
 /// in a family they are forgotten together, and until the next reset no new label set counts from
 /// zero: memory stays bounded and nothing is counted twice.
 const MAX_VANISHED: usize = 10_000;
+
+/// The same in bytes of their labels, for a label value may be as long as a body.
+const MAX_VANISHED_BYTES: usize = 2 << 20;
 
 /// A family in one read: its label sets with their values, sorted.
 #[derive(Debug, Default)]
@@ -88,8 +91,7 @@ impl Series {
         let mut sum = [0.0, 0.0];
         for (number, step) in &self.steps {
             if *number > baseline {
-                sum[0] += step[0];
-                sum[1] += step[1];
+                add(&mut sum, *step);
             }
         }
         sum
@@ -210,7 +212,11 @@ impl FamilyState {
             self.name = read.name;
         }
         self.other_form = read.other_form;
-        if self.created.len() > read.created.len() + MAX_VANISHED {
+        let bytes: usize = self.created.keys().map(Labels::size).sum();
+        let read_bytes: usize = read.created.iter().map(|(labels, _)| labels.size()).sum();
+        let many = self.created.len() > read.created.len() + MAX_VANISHED || bytes > read_bytes + MAX_VANISHED_BYTES;
+        // A restarted process makes each set anew when it first needs it; that is no second reset.
+        if reset || many {
             self.created.clear();
         }
         for (labels, created) in &read.created {
@@ -294,14 +300,17 @@ impl FamilyState {
     /// Drops the steps that lead to the oldest kept read or to an earlier one, and bounds what is
     /// remembered of vanished label sets.
     pub fn forget_steps(&mut self, oldest: u64) {
-        let mut vanished = 0;
+        let (mut vanished, mut bytes) = (0, 0);
         for series in &mut self.series {
             while series.steps.front().is_some_and(|(number, _)| *number <= oldest) {
                 series.steps.pop_front();
             }
-            vanished += usize::from(!series.present);
+            if !series.present {
+                vanished += 1;
+                bytes += series.labels.size();
+            }
         }
-        if vanished > MAX_VANISHED {
+        if vanished > MAX_VANISHED || bytes > MAX_VANISHED_BYTES {
             self.series.retain(|series| series.present || !series.steps.is_empty());
             self.forgot = true;
             self.version += 1;
@@ -319,8 +328,7 @@ impl Series {
         self.value = now;
         self.present = true;
         self.added = added;
-        self.growth[0] += added[0];
-        self.growth[1] += added[1];
+        add(&mut self.growth, added);
         if is_step && added != [0.0, 0.0] {
             self.steps.push_back((number, added));
         }

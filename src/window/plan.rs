@@ -2,7 +2,7 @@
 //! same requests (contract, section 4). Worked out when label sets come or go, not at every read.
 
 use super::family::{FamilyState, Series};
-use super::{Pair, passes};
+use super::{Pair, add, passes};
 use crate::catalogue::{Kind, Part, Software};
 use crate::exposition::{Labels, Sample};
 use std::collections::HashMap;
@@ -85,11 +85,6 @@ fn counts(classes: &[(Class, bool)]) -> Vec<bool> {
     classes.iter().map(|(class, active)| *active && (class.is_total || !has_total[class.alike])).collect()
 }
 
-fn add(sum: &mut Pair, pair: Pair) {
-    sum[0] += pair[0];
-    sum[1] += pair[1];
-}
-
 /// The value of a gauge: the total instead of its parts, the largest of ranks that repeat the same
 /// requests, summed over the rest.
 pub fn gauge<'a>(software: &Software, samples: impl Iterator<Item = &'a Sample>) -> f64 {
@@ -105,7 +100,7 @@ pub fn gauge<'a>(software: &Software, samples: impl Iterator<Item = &'a Sample>)
             largest[class.group] = largest[class.group].max(sample.value);
         }
     }
-    largest.iter().sum()
+    largest.iter().sum::<f64>().min(f64::MAX)
 }
 
 impl Plan {
@@ -230,7 +225,7 @@ impl Member {
         for (input, series) in self.series(families) {
             match (input.place, value(series)) {
                 (None, pair) => add(&mut sum, pair),
-                (Some(place), pair) => sum[place] += pair[0],
+                (Some(place), pair) => sum[place] = (sum[place] + pair[0]).min(f64::MAX),
             }
         }
         sum

@@ -11,7 +11,7 @@ use modeldeployment_exporter::scrape::{Cause, Unreadable};
 use modeldeployment_exporter::snapshot::{self, Code, Missing, Outcome, PodRound, RoundView, Snapshot, Windowed};
 use modeldeployment_exporter::window::History;
 use std::collections::HashMap;
-use std::sync::Arc;
+use std::sync::{Arc, LazyLock};
 use std::time::{Duration, SystemTime};
 
 /// What one Pod answers in a round.
@@ -50,8 +50,8 @@ pub fn wall(at: f64) -> SystemTime {
 impl Fleet {
     /// A fleet of a deployment file's deployment with a window of 60 s and an interval of 15 s.
     pub fn new(yaml: &str) -> Fleet {
-        let catalogue = Catalogue::embedded().unwrap();
-        let deployment = file::parse(yaml.as_bytes(), &catalogue).unwrap_or_else(|e| panic!("{e}\n{yaml}"));
+        static CATALOGUE: LazyLock<Catalogue> = LazyLock::new(|| Catalogue::embedded().unwrap());
+        let deployment = file::parse(yaml.as_bytes(), &CATALOGUE).unwrap_or_else(|e| panic!("{e}\n{yaml}"));
         let times = WindowTimes {
             window: Duration::from_secs(60),
             interval: Duration::from_secs(15),
@@ -88,6 +88,11 @@ impl Fleet {
     pub fn round(&mut self, at: f64, answers: &[(&str, &str)]) -> Now {
         let answers: Vec<(&str, Answer<'_>)> = answers.iter().map(|(pod, body)| (*pod, Answer::Body(body))).collect();
         self.answers(at, &answers)
+    }
+
+    /// Bytes of the label sets that are kept of all Pods.
+    pub fn remembered_bytes(&self) -> usize {
+        self.histories.values().map(|(history, _)| history.label_bytes()).sum()
     }
 
     /// A round in which Pods answer or fail.
