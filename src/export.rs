@@ -10,6 +10,7 @@ pub mod process;
 
 pub use encode::{Distribution, Format, encode};
 
+use smol_str::SmolStr;
 use std::borrow::Cow;
 
 /// One sample of a round: a family of the contract's section 8, its labels and its value.
@@ -17,8 +18,9 @@ use std::borrow::Cow;
 pub struct Point {
     /// The full name, with `modeldeployment_` and, of counters, `_total`.
     pub family: Cow<'static, str>,
-    /// The labels, `namespace`, `modeldeployment` and `pod` among them.
-    pub labels: Vec<(&'static str, String)>,
+    /// The labels, `namespace`, `modeldeployment` and `pod` among them. A round has thousands of
+    /// values, most of them short or the same, and these are copied without an allocation.
+    pub labels: Vec<(&'static str, SmolStr)>,
     /// The value.
     pub value: f64,
 }
@@ -42,7 +44,7 @@ pub(crate) mod fixture {
         let mut points = Vec::new();
         for (at, family) in FAMILIES.iter().enumerate().filter(|(_, family)| family.kind != Kind::Histogram) {
             for side in ["b", "a"] {
-                let labels = family.labels.iter().map(|name| (*name, format!("{side} \"{name}\""))).collect();
+                let labels = family.labels.iter().map(|name| (*name, format!("{side} \"{name}\"").into())).collect();
                 points.push(Point { family: family.name.into(), labels, value: at as f64 + 0.5 });
                 if family.labels.is_empty() {
                     break;

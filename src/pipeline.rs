@@ -7,7 +7,7 @@ use crate::config::{ScrapeLimits, WindowTimes};
 use crate::deployment::{Deployment, Member};
 use crate::discovery::Discovery;
 use crate::scrape::{Cause, Scraped, Scraper};
-use crate::snapshot::{self, Outcome, PodRound, RoundView, Snapshot};
+use crate::snapshot::{self, Outcome, PodRound, RoundView};
 use crate::state::{DeploymentName, Discovered, Published, State};
 use crate::window::History;
 use std::collections::{HashMap, HashSet};
@@ -33,14 +33,6 @@ pub struct Pipeline {
     discovery: watch::Receiver<Discovery>,
     /// By the Pod's identity.
     pods: HashMap<String, Kept>,
-}
-
-/// One finished round over a deployment that exists.
-pub struct Finished {
-    /// What the rules made of it.
-    pub snapshot: Snapshot,
-    /// What the server publishes of it.
-    pub published: Arc<Published>,
 }
 
 impl Pipeline {
@@ -74,7 +66,7 @@ impl Pipeline {
     }
 
     /// Runs one round and publishes it; none if the deployment does not exist.
-    pub async fn round(&mut self, state: &State) -> Option<Finished> {
+    pub async fn round(&mut self, state: &State) -> Option<Arc<Published>> {
         state.round_begun();
         let begun = self.clock.now();
         let before = self.discovery.borrow_and_update().clone();
@@ -130,11 +122,10 @@ impl Pipeline {
         };
         let snapshot = snapshot::assemble(&view);
         let points = snapshot::points(&view, &snapshot);
-        let lasting = snapshot::lasting(&view);
-        let published = Published::new(snapshot.object.clone(), snapshot.readable, self.clock.now(), points, lasting);
+        let published = Published::new(snapshot.object, snapshot.readable, self.clock.now(), points);
         let published = Arc::new(published);
         state.round_finished(self.clock.now().saturating_sub(begun), Arc::clone(&published));
-        Some(Finished { snapshot, published })
+        Some(published)
     }
 
     /// Takes one Pod's read into what is kept of it, and logs when it becomes readable or ceases to be.

@@ -6,7 +6,7 @@
 
 use crate::clock::Clock;
 use crate::export::{self, Format, Point, gzip};
-use crate::snapshot::ModelDeploymentMetrics;
+use crate::snapshot::{self, ModelDeploymentMetrics};
 use bytes::Bytes;
 use std::fmt;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -91,21 +91,14 @@ pub struct Published {
     /// Monotonic time at which the round finished.
     pub finished: Duration,
     points: Arc<[Point]>,
-    lasting: Arc<[Point]>,
+    /// Made of the points when the round becomes too old, which is rare.
+    lasting: OnceLock<Arc<[Point]>>,
     cache: Cache,
 }
 
 impl Published {
-    /// A round that finished at a monotonic time. `points` are all families but the exporter's own;
-    /// `lasting` are those that stay when the round is too old: `modeldeployment_up` 0,
-    /// `modeldeployment_info` and the `_total` families.
-    pub fn new(
-        object: ModelDeploymentMetrics,
-        readable: bool,
-        finished: Duration,
-        points: Vec<Point>,
-        lasting: Vec<Point>,
-    ) -> Published {
+    /// A round that finished at a monotonic time. `points` are all families but the exporter's own.
+    pub fn new(object: ModelDeploymentMetrics, readable: bool, finished: Duration, points: Vec<Point>) -> Published {
         let deployment =
             DeploymentName { namespace: object.metadata.namespace.clone(), name: object.metadata.name.clone() };
         Published {
@@ -114,7 +107,7 @@ impl Published {
             readable,
             finished,
             points: points.into(),
-            lasting: lasting.into(),
+            lasting: OnceLock::new(),
             cache: Cache::default(),
         }
     }
@@ -123,7 +116,7 @@ impl Published {
     pub fn points(&self, age: Age) -> &Arc<[Point]> {
         match age {
             Age::Fresh => &self.points,
-            Age::TooOld => &self.lasting,
+            Age::TooOld => self.lasting.get_or_init(|| snapshot::lasting(&self.points).into()),
         }
     }
 
@@ -455,7 +448,7 @@ mod tests {
             missing: Vec::new(),
             partial: false,
         };
-        Arc::new(Published::new(object, true, Duration::from_secs(finished), Vec::new(), Vec::new()))
+        Arc::new(Published::new(object, true, Duration::from_secs(finished), Vec::new()))
     }
 
     fn state() -> (Arc<Hand>, State) {

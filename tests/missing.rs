@@ -749,3 +749,37 @@ fn what_lasts_are_the_counters_and_what_the_deployment_is() {
     assert_eq!(totals(&now.lasting), totals(&now.points));
     assert!(!totals(&now.lasting).is_empty());
 }
+
+#[test]
+fn a_gauges_time_is_its_newest_pods() {
+    let spec = "engine: {name: vLLM}, roles: [{name: server, replicas: 2}]";
+    let mut fleet = Fleet::new(&yaml(
+        spec,
+        &["{name: a, role: server, url: 'http://a'}", "{name: b, role: server, url: 'http://b'}"],
+    ));
+    fleet.observed.insert("b".to_owned(), common::wall(9.0));
+    let body = server(1.0);
+    let now = fleet.round(7.0, &[("a", &body), ("b", &body)]);
+    let running = now.snapshot.object.processing.iter().find(|g| g.name == "running").unwrap();
+    assert_eq!((running.pod_count, running.observed_at), (2, common::wall(9.0)));
+}
+
+#[test]
+fn labels_of_missing_series_stay_while_nothing_changes() {
+    let labels = |now: &Now| -> Vec<String> {
+        let missing = now.points.iter().filter(|point| point.family == "modeldeployment_missing");
+        missing.map(|point| format!("{:?}", point.labels)).collect()
+    };
+    let spec = "engine: {name: vLLM}, roles: [{name: server, replicas: 4}]";
+    let mut fleet = Fleet::new(&yaml(
+        spec,
+        &["{name: a, role: server, url: 'http://a'}", "{name: b, role: server, url: 'http://b'}"],
+    ));
+    let body = server(5.0);
+    let answers = [("a", Answer::Body(body.as_str())), ("b", Answer::Fails(Cause::Timeout))];
+    fleet.answers(0.0, &answers);
+    let first = labels(&fleet.answers(15.0, &answers));
+    let second = labels(&fleet.answers(300.0, &answers));
+    assert_eq!(first, second);
+    assert!(first.iter().all(|labels| !labels.contains("http") && !labels.contains("expected")), "{first:?}");
+}

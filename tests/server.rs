@@ -6,6 +6,7 @@ use modeldeployment_exporter::export::Point;
 use modeldeployment_exporter::server::{Limits, Server, Tcp};
 use modeldeployment_exporter::snapshot::{Code, Metadata, Missing, ModelDeploymentMetrics};
 use modeldeployment_exporter::state::{DeploymentName, Discovered, Published, State, Times};
+use smol_str::SmolStr;
 use std::io::{Read, Write};
 use std::net::SocketAddr;
 use std::process::{Command, Stdio};
@@ -157,8 +158,8 @@ async fn closed(stream: &mut TcpStream) -> usize {
     rest.len()
 }
 
-fn labels(pod: &str) -> Vec<(&'static str, String)> {
-    vec![("namespace", "team".to_owned()), ("modeldeployment", "chat".to_owned()), ("pod", pod.to_owned())]
+fn labels(pod: &str) -> Vec<(&'static str, SmolStr)> {
+    vec![("namespace", "team".into()), ("modeldeployment", "chat".into()), ("pod", pod.into())]
 }
 
 fn published(series: usize, readable: bool, finished: Duration) -> Published {
@@ -185,19 +186,16 @@ fn published(series: usize, readable: bool, finished: Duration) -> Published {
     });
     let up = |value| Point { family: "modeldeployment_up".into(), labels: labels(""), value };
     let mut points = vec![up(f64::from(readable))];
-    let mut lasting = vec![up(0.0)];
     for at in 0..series {
         let pod = format!("chat-server-{at:05}");
         let mut labels = labels(&pod);
-        labels.extend([("scope", "engine".to_owned()), ("role", "server".to_owned())]);
+        labels.extend([("scope", "engine".into()), ("role", "server".into())]);
         let family = "modeldeployment_pod_up".into();
         points.push(Point { family, labels: labels.clone(), value: 1.0 });
         let family = "modeldeployment_pod_resets_total".into();
-        let resets = Point { family, labels, value: at as f64 };
-        points.push(resets.clone());
-        lasting.push(resets);
+        points.push(Point { family, labels, value: at as f64 });
     }
-    Published::new(object, readable, finished, points, lasting)
+    Published::new(object, readable, finished, points)
 }
 
 fn run(program: &str, args: &[&str], input: &[u8]) -> (bool, Vec<u8>) {

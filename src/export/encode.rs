@@ -251,7 +251,7 @@ mod tests {
     use crate::catalogue::{Definition, FIELDS};
 
     fn point(family: &'static str, labels: &[(&'static str, &str)], value: f64) -> Point {
-        Point { family: family.into(), labels: labels.iter().map(|(n, v)| (*n, (*v).to_owned())).collect(), value }
+        Point { family: family.into(), labels: labels.iter().map(|(n, v)| (*n, (*v).into())).collect(), value }
     }
 
     fn up(pod: &str, value: f64) -> Point {

@@ -410,7 +410,7 @@ mod tests {
     const HOSTILE: &str = "<script>alert('1')</script>\"><img src=x onerror=alert(2)>&amp;";
 
     fn point(family: &'static str, labels: &[(&'static str, &str)], value: f64) -> Point {
-        let labels = labels.iter().map(|(name, value)| (*name, (*value).to_owned())).collect();
+        let labels = labels.iter().map(|(name, value)| (*name, (*value).into())).collect();
         Point { family: family.into(), labels, value }
     }
 
@@ -466,7 +466,7 @@ mod tests {
             partial: required(&missing) > 0,
             missing,
         };
-        Arc::new(Published::new(object, readable, Duration::ZERO, points, Vec::new()))
+        Arc::new(Published::new(object, readable, Duration::ZERO, points))
     }
 
     fn view(newest: Newest, synced: bool, deployment: Option<&str>) -> View {
@@ -597,7 +597,7 @@ mod tests {
         let points = points
             .into_iter()
             .filter(|p| p.family != "modeldeployment_ttft_mean_seconds" || label(p, "pod") == "chat-server-1");
-        let newest = Published::new(newest.object.clone(), true, Duration::ZERO, points.collect(), Vec::new());
+        let newest = Published::new(newest.object.clone(), true, Duration::ZERO, points.collect());
         let page = fresh(Arc::new(newest));
         assert!(
             page.contains("<td class=\"faint\" data-of=\"TTFT\" title=\"no request\">–<small>idle</small></td>"),

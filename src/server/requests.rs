@@ -60,7 +60,7 @@ impl Requests {
         let counts = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let point = |((path, code), count): (&(Path, u16), &u64)| Point {
             family: "modeldeployment_exporter_http_requests_total".into(),
-            labels: vec![("path", path.as_str().to_owned()), ("code", code.to_string())],
+            labels: vec![("path", path.as_str().into()), ("code", code.to_string().into())],
             value: *count as f64,
         };
         counts.iter().map(point).collect()

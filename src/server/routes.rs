@@ -15,6 +15,7 @@ use http::header::{
 };
 use http::{HeaderMap, HeaderValue, Method, Request, Response, StatusCode};
 use http_body_util::Full;
+use smol_str::SmolStr;
 use std::borrow::Cow;
 use std::sync::Arc;
 
@@ -183,7 +184,7 @@ impl Routes {
         let (rounds, distribution) = self.state.own();
         let build = Point {
             family: "modeldeployment_exporter_build_info".into(),
-            labels: vec![("version", VERSION.to_owned()), ("revision", REVISION.to_owned())],
+            labels: vec![("version", VERSION.into()), ("revision", REVISION.into())],
             value: 1.0,
         };
         let mut points = before;
@@ -259,9 +260,9 @@ fn without_round(view: &View) -> Vec<Point> {
         (Newest::None, Some(deployment)) => vec![Point {
             family: "modeldeployment_up".into(),
             labels: vec![
-                ("namespace", deployment.namespace.clone()),
-                ("modeldeployment", deployment.name.clone()),
-                ("pod", String::new()),
+                ("namespace", deployment.namespace.as_str().into()),
+                ("modeldeployment", deployment.name.as_str().into()),
+                ("pod", SmolStr::default()),
             ],
             value: 0.0,
         }],

@@ -6,15 +6,23 @@ use crate::catalogue::List;
 use crate::deployment::{Deployment, Member};
 use crate::export::Point;
 use crate::scrape::Cause;
+use smol_str::SmolStr;
 use std::borrow::Cow;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-type Labels = Vec<(&'static str, String)>;
+type Labels = Vec<(&'static str, SmolStr)>;
 
 /// Makes points of one deployment.
 struct Maker<'a> {
     deployment: &'a Deployment,
+    /// Its namespace and name as label values.
+    namespace: SmolStr,
+    name: SmolStr,
     points: Vec<Point>,
+}
+
+fn boolean(value: bool) -> SmolStr {
+    SmolStr::new_static(if value { "true" } else { "false" })
 }
 
 fn unix_seconds(time: SystemTime) -> f64 {
@@ -22,24 +30,36 @@ fn unix_seconds(time: SystemTime) -> f64 {
 }
 
 impl Maker<'_> {
-    fn add(&mut self, family: impl Into<Cow<'static, str>>, pod: &str, labels: Labels, value: f64) {
-        let mut all = vec![
-            ("namespace", self.deployment.namespace.clone()),
-            ("modeldeployment", self.deployment.name.clone()),
-            ("pod", pod.to_owned()),
-        ];
-        all.extend(labels);
+    fn new(deployment: &Deployment) -> Maker<'_> {
+        let (namespace, name) = (deployment.namespace.as_str().into(), deployment.name.as_str().into());
+        Maker { deployment, namespace, name, points: Vec::new() }
+    }
+
+    fn add(
+        &mut self,
+        family: impl Into<Cow<'static, str>>,
+        pod: &SmolStr,
+        labels: &[(&'static str, SmolStr)],
+        value: f64,
+    ) {
+        let mut all = Vec::with_capacity(3 + labels.len());
+        all.extend([
+            ("namespace", self.namespace.clone()),
+            ("modeldeployment", self.name.clone()),
+            ("pod", pod.clone()),
+        ]);
+        all.extend_from_slice(labels);
         self.points.push(Point { family: family.into(), labels: all, value });
     }
 
     fn role(&self, member: Member) -> Labels {
-        self.deployment.role(member).map(|role| ("role", role.to_owned())).into_iter().collect()
+        self.deployment.role(member).map(|role| ("role", role.into())).into_iter().collect()
     }
 
     /// `scope`, and `role` where the part is one.
     fn part(&self, member: Member) -> Labels {
         let scope = if member == Member::Router { "router" } else { "engine" };
-        let mut labels = vec![("scope", scope.to_owned())];
+        let mut labels = vec![("scope", SmolStr::new_static(scope))];
         labels.extend(self.role(member));
         labels
     }
@@ -52,37 +72,37 @@ impl Maker<'_> {
             List::Traffic => Labels::new(),
         };
         if list == List::CacheHits {
-            labels.push(("cache", name.to_owned()));
+            labels.push(("cache", name.into()));
         }
-        labels.push(("source", source.to_owned()));
+        labels.push(("source", source.into()));
         labels
     }
 
     fn up(&mut self, up: bool) {
-        self.add("modeldeployment_up", "", Labels::new(), f64::from(u8::from(up)));
+        self.add("modeldeployment_up", &SmolStr::default(), &[], f64::from(u8::from(up)));
     }
 
     fn info(&mut self) {
         let deployment = self.deployment;
-        let router = deployment.router.as_ref().map(|router| router.name.clone()).unwrap_or_default();
-        let labels = vec![
-            ("engine", deployment.engine_name.clone()),
-            ("router", router),
-            ("kv_cache", deployment.pool.to_string()),
-            ("pair", deployment.is_pair().to_string()),
+        let router = deployment.router.as_ref().map_or("", |router| &router.name);
+        let labels = [
+            ("engine", deployment.engine_name.as_str().into()),
+            ("router", router.into()),
+            ("kv_cache", boolean(deployment.pool)),
+            ("pair", boolean(deployment.is_pair())),
         ];
-        self.add("modeldeployment_info", "", labels, 1.0);
+        self.add("modeldeployment_info", &SmolStr::default(), &labels, 1.0);
     }
 
     fn totals(&mut self, round: &RoundView<'_>, pod: &PodRound<'_>) {
-        let (name, member) = (&pod.pod.name, pod.pod.member);
+        let (name, member) = (&SmolStr::new(&pod.pod.name), pod.pod.member);
         let Some(history) = pod.history else { return };
-        let part = self.part(member);
-        self.add("modeldeployment_pod_resets_total", name, part.clone(), history.resets() as f64);
+        let mut part = self.part(member);
+        self.add("modeldeployment_pod_resets_total", name, &part, history.resets() as f64);
         for (cause, failures) in Cause::ALL.iter().zip(pod.failures) {
-            let mut labels = part.clone();
-            labels.push(("cause", cause.as_str().to_owned()));
-            self.add("modeldeployment_pod_scrape_failures_total", name, labels, failures as f64);
+            part.push(("cause", SmolStr::new_static(cause.as_str())));
+            self.add("modeldeployment_pod_scrape_failures_total", name, &part, failures as f64);
+            part.pop();
         }
         for (index, field) in history.software().fields.iter().enumerate() {
             let definition = &field.definition;
@@ -90,46 +110,49 @@ impl Maker<'_> {
             if definition.totals.is_empty() || !provides(round.deployment, pod.pod, history, &round.times, field) {
                 continue;
             }
+            let labels = self.field(member, definition.list, &definition.name, &specified.source);
             for total in &definition.totals {
                 let Some(sum) = history.total(index, total.part, total.ranks) else { continue };
                 let factor = match total.part {
                     crate::catalogue::TotalPart::Sum => definition.factor,
                     _ => 1.0,
                 };
-                let labels = self.field(member, definition.list, &definition.name, &specified.source);
-                self.add(format!("modeldeployment_{}", total.family), name, labels, sum * factor);
+                self.add(format!("modeldeployment_{}", total.family), name, &labels, sum * factor);
             }
         }
     }
 }
 
-/// What stays true when the newest round is too old: that it is, what the deployment is, and the
-/// counters.
-pub fn lasting(round: &RoundView<'_>) -> Vec<Point> {
-    let mut maker = Maker { deployment: round.deployment, points: Vec::new() };
-    maker.up(false);
-    maker.info();
-    for pod in &round.pods {
-        maker.totals(round, pod);
+/// Of a round's points what stays true when it is too old: what the deployment is, that it is not
+/// up any more, and the counters.
+pub fn lasting(points: &[Point]) -> Vec<Point> {
+    let lasts = |point: &&Point| match &*point.family {
+        "modeldeployment_info" | "modeldeployment_up" => true,
+        family => family.ends_with("_total"),
+    };
+    let mut lasting: Vec<Point> = points.iter().filter(lasts).cloned().collect();
+    for up in lasting.iter_mut().filter(|point| point.family == "modeldeployment_up") {
+        up.value = 0.0;
     }
-    maker.points
+    lasting
 }
 
 /// Every point of a finished round.
 pub fn points(round: &RoundView<'_>, snapshot: &Snapshot) -> Vec<Point> {
-    let mut maker = Maker { deployment: round.deployment, points: Vec::new() };
+    let mut maker = Maker::new(round.deployment);
     maker.up(snapshot.readable);
     maker.info();
     let object = &snapshot.object;
-    maker.add("modeldeployment_partial", "", Labels::new(), f64::from(u8::from(object.partial)));
-    maker.add("modeldeployment_snapshot_timestamp_seconds", "", Labels::new(), unix_seconds(object.timestamp));
+    let whole = SmolStr::default();
+    maker.add("modeldeployment_partial", &whole, &[], f64::from(u8::from(object.partial)));
+    maker.add("modeldeployment_snapshot_timestamp_seconds", &whole, &[], unix_seconds(object.timestamp));
     for entry in &object.missing {
-        let labels = vec![
-            ("source", entry.source.clone()),
-            ("code", entry.code.as_str().to_owned()),
-            ("partial", entry.code.is_partial().to_string()),
+        let labels = [
+            ("source", entry.source.as_str().into()),
+            ("code", SmolStr::new_static(entry.code.as_str())),
+            ("partial", boolean(entry.code.is_partial())),
         ];
-        maker.add("modeldeployment_missing", &entry.pod, labels, 1.0);
+        maker.add("modeldeployment_missing", &entry.pod.as_str().into(), &labels, 1.0);
     }
     for &(member, expected) in &round.expected {
         let of_part = || round.pods.iter().filter(|pod| pod.pod.member == member);
@@ -138,8 +161,8 @@ pub fn points(round: &RoundView<'_>, snapshot: &Snapshot) -> Vec<Point> {
             [("expected", expected as f64), ("discovered", of_part().count() as f64), ("readable", readable as f64)];
         for (state, count) in states {
             let mut labels = maker.part(member);
-            labels.push(("state", state.to_owned()));
-            maker.add("modeldeployment_pods", "", labels, count);
+            labels.push(("state", SmolStr::new_static(state)));
+            maker.add("modeldeployment_pods", &whole, &labels, count);
         }
     }
     for pod in &round.pods {
@@ -148,22 +171,23 @@ pub fn points(round: &RoundView<'_>, snapshot: &Snapshot) -> Vec<Point> {
     }
     for (index, field) in &snapshot.values {
         let pod = round.pods[*index].pod;
+        let name = &SmolStr::new(&pod.name);
         let definition = &field.definition;
         let labels = maker.field(pod.member, definition.list, &definition.name, &field.source);
         if let (Value::Ratio { hits, queries, .. }, Some(window)) = (&field.value, &definition.window) {
-            maker.add(format!("modeldeployment_{}", window.hits), &pod.name, labels.clone(), *hits);
-            maker.add(format!("modeldeployment_{}", window.queries), &pod.name, labels.clone(), *queries);
+            maker.add(format!("modeldeployment_{}", window.hits), name, &labels, *hits);
+            maker.add(format!("modeldeployment_{}", window.queries), name, &labels, *queries);
         }
-        maker.add(format!("modeldeployment_{}", definition.gauge), &pod.name, labels, field.value.gauge());
+        maker.add(format!("modeldeployment_{}", definition.gauge), name, &labels, field.value.gauge());
     }
     maker.points
 }
 
 /// What a round says of a Pod itself.
 fn pod_points(maker: &mut Maker<'_>, round: &RoundView<'_>, pod: &PodRound<'_>) {
-    let name = &pod.pod.name;
+    let name = &SmolStr::new(&pod.pod.name);
     let part = maker.part(pod.pod.member);
-    let mut add = |family: &'static str, value: f64| maker.add(family, name, part.clone(), value);
+    let mut add = |family: &'static str, value: f64| maker.add(family, name, &part, value);
     let (took, body_bytes) = match pod.outcome {
         Outcome::Omitted => return,
         Outcome::NoEndpoint(_) => return add("modeldeployment_pod_up", 0.0),

@@ -32,6 +32,8 @@ pub struct Fleet {
     histories: HashMap<String, (History, [u64; Cause::ALL.len()])>,
     /// The container's start, by Pod name.
     pub started: HashMap<String, SystemTime>,
+    /// The wall-clock time of a read where it is not the round's, by Pod name.
+    pub observed: HashMap<String, SystemTime>,
 }
 
 /// One assembled round.
@@ -55,7 +57,7 @@ impl Fleet {
             interval: Duration::from_secs(15),
             max_age: Duration::from_secs(300),
         };
-        Fleet { deployment, times, histories: HashMap::new(), started: HashMap::new() }
+        Fleet { deployment, times, histories: HashMap::new(), started: HashMap::new(), observed: HashMap::new() }
     }
 
     /// A vLLM deployment with one Pod `a` of the role `server`.
@@ -121,7 +123,10 @@ impl Fleet {
             let outcome = match (&pod.endpoint, answer?.1) {
                 (Err(reason), _) => Outcome::NoEndpoint(reason),
                 (_, Answer::Omitted) => Outcome::Omitted,
-                (_, Answer::Body(body)) => Outcome::Read { observed: wall(at), took, body_bytes: body.len() as u64 },
+                (_, Answer::Body(body)) => {
+                    let observed = self.observed.get(&pod.name).copied().unwrap_or_else(|| wall(at));
+                    Outcome::Read { observed, took, body_bytes: body.len() as u64 }
+                }
                 (_, Answer::Fails(_)) => {
                     let (_, why) = failed.iter().find(|(name, _)| *name == pod.name)?;
                     Outcome::Failed { why, took, body_bytes: 0 }
@@ -141,7 +146,7 @@ impl Fleet {
         };
         let snapshot = snapshot::assemble(&view);
         let points = snapshot::points(&view, &snapshot);
-        let lasting = snapshot::lasting(&view);
+        let lasting = snapshot::lasting(&points);
         Now { snapshot, points, lasting }
     }
 }

@@ -34,6 +34,12 @@ pub enum Answer {
     RedirectElsewhere,
     /// A redirect to another path of the same Pod, which answers with the bodies.
     RedirectHere,
+    /// A redirect to another path of the same Pod, which redirects again.
+    RedirectTwice,
+    /// The bodies under a `Content-Encoding` that nobody asked for.
+    ContentEncoding,
+    /// Status 500 to the first GET, then the bodies.
+    FailsFirst,
     /// Half of the body that the head announces, then the end of the connection.
     CutShort,
     /// A whole answer whose last line has no newline.
@@ -148,6 +154,10 @@ fn converse(
                 respond(&mut stream, "302 Found", "Location: /moved\r\n", b"")?;
             }
             Answer::RedirectHere => respond(&mut stream, "200 OK", "", body)?,
+            Answer::RedirectTwice => respond(&mut stream, "302 Found", "Location: /moved\r\n", b"")?,
+            Answer::ContentEncoding => respond(&mut stream, "200 OK", "Content-Encoding: gzip\r\n", body)?,
+            Answer::FailsFirst if before == 0 => respond(&mut stream, "500 Internal Server Error", "", b"")?,
+            Answer::FailsFirst => respond(&mut stream, "200 OK", "", body)?,
             Answer::CutShort => {
                 let head = format!("HTTP/1.1 200 OK\r\nContent-Length: {}\r\n\r\n", body.len());
                 stream.write_all(head.as_bytes()).ok()?;
