@@ -80,7 +80,7 @@ fn links(view: &View) -> Markup {
     html! {
         nav {
             a href="metrics" { "/metrics" }
-            @if let Some(json) = json { a href=(json) title={ "/" (json) } { "JSON object" } }
+            @if let Some(json) = json { a href=(json) { "JSON object" } }
             a href="healthz" { "/healthz" }
             a href="readyz" { "/readyz" }
             @if missing > 0 { a href="#missing" { (missing) " missing" } }
