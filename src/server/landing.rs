@@ -80,7 +80,7 @@ fn links(view: &View) -> Markup {
     html! {
         nav {
             a href="metrics" { "/metrics" }
-            @if let Some(json) = json { a href=(json) title={ "/" (json) } { "JSON object" } }
+            @if let Some(json) = json { a href=(json) { "JSON object" } }
             a href="healthz" { "/healthz" }
             a href="readyz" { "/readyz" }
             @if missing > 0 { a href="#missing" { (missing) " missing" } }
@@ -134,6 +134,8 @@ struct Tables<'a> {
     age: Duration,
     points: &'a [Point],
     cells: HashMap<&'a str, Cells<'a>>,
+    /// When each Pod was read, in seconds since 1970.
+    observed: HashMap<&'a str, f64>,
     /// Observations and seconds of a window, by Pod and cache or series.
     windows: HashMap<(&'a str, &'a str), (f64, f64)>,
     missing: HashMap<(&'a str, &'a str), &'a Missing>,
@@ -149,11 +151,21 @@ impl<'a> Tables<'a> {
                 cells.entry(label(point, "pod")).or_default().insert((column, label(point, "cache")), point);
             }
         }
+        let observed = in_family(points, "modeldeployment_pod_observed_timestamp_seconds");
+        let observed = observed.map(|point| (label(point, "pod"), point.value)).collect();
         let windowed = object.latency.iter().chain(&object.traffic).chain(&object.transfer);
         let windowed = windowed.map(|w| ((&*w.pod, &*w.source), (w.samples, w.window_seconds)));
         let caches = object.cache_hits.iter().map(|c| ((&*c.pod, &*c.scope), (c.queries, c.window_seconds)));
         let missing = object.missing.iter().map(|entry| ((&*entry.pod, &*entry.source), entry));
-        Tables { object, age, points, cells, windows: windowed.chain(caches).collect(), missing: missing.collect() }
+        Tables {
+            object,
+            age,
+            points,
+            cells,
+            observed,
+            windows: windowed.chain(caches).collect(),
+            missing: missing.collect(),
+        }
     }
 
     /// A section for each part of the deployment.
@@ -224,9 +236,8 @@ impl<'a> Tables<'a> {
 
     /// When a Pod was read.
     fn read(&self, name: &str) -> Markup {
-        let mut reads = in_family(self.points, "modeldeployment_pod_observed_timestamp_seconds");
-        let read = reads.find(|point| label(point, "pod") == name);
-        let Some(read) = read.and_then(|point| Duration::try_from_secs_f64(point.value).ok()) else { return html! {} };
+        let read = self.observed.get(name).and_then(|seconds| Duration::try_from_secs_f64(*seconds).ok());
+        let Some(read) = read else { return html! {} };
         let at = UNIX_EPOCH + read;
         // Both times are the wall clock's of one round; what has passed since is the monotonic clock's.
         let age = self.age + self.object.timestamp.duration_since(at).unwrap_or_default();
@@ -290,9 +301,9 @@ fn missing(object: &ModelDeploymentMetrics) -> Markup {
     }
     html! {
         section #missing {
-            h2 { "Missing" span {
+            h2 { "Missing" @if !object.missing.is_empty() { span {
                 " – " (plural(object.missing.len(), "entry", "entries")) ", " (required(&object.missing)) " required"
-            } }
+            } } }
             @if object.missing.is_empty() { p { "Nothing is missing." } } @else {
                 p.faint { "Filled: required, so the round is partial. Outlined: it does not count as partial." }
             }
