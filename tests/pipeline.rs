@@ -129,7 +129,7 @@ async fn nothing_is_kept_of_a_pod_that_was_gone_for_a_round() {
     for now in [&both, &one, &both] {
         sender.send_replace(discovery(now));
         let finished = pipeline.round(&state).await.unwrap();
-        let points = finished.published.points(modeldeployment_exporter::state::Age::Fresh);
+        let points = finished.points(modeldeployment_exporter::state::Age::Fresh);
         let of_b = points.iter().filter(|point| {
             point.family == "modeldeployment_pod_scrape_failures_total"
                 && point.labels.contains(&("pod", "b".to_owned()))
