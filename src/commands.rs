@@ -14,7 +14,7 @@ use crate::logging;
 use crate::pipeline::Pipeline;
 use crate::scrape::Scraper;
 use crate::scrape::connector::Network;
-use crate::scrape::tls::{Tls, TlsFiles};
+use crate::scrape::tls::Tls;
 use crate::server::{Limits, Server, Tcp};
 use crate::state::{State, Times};
 use anyhow::{Context, bail};
@@ -161,12 +161,7 @@ fn pipeline(
     clock: &Arc<dyn Clock>,
     discovery: watch::Receiver<Discovery>,
 ) -> Result<(Pipeline, Arc<State>), BadConfiguration> {
-    let files = TlsFiles {
-        ca_file: config.tls.ca.clone(),
-        client_cert_file: config.tls.client.as_ref().map(|client| client.certificate.clone()),
-        client_key_file: config.tls.client.as_ref().map(|client| client.key.clone()),
-    };
-    let tls = Tls::from_files(&files).map_err(|error| BadConfiguration(vec![error.to_string()]))?;
+    let tls = Tls::from_files(&config.tls).map_err(|error| BadConfiguration(vec![error.to_string()]))?;
     let connector = Arc::new(Network::new(tls));
     let scraper = Scraper::new(connector, Arc::clone(clock), config.scrape.clone());
     let times = Times { interval: config.scrape.interval, round_timeout: config.scrape.round_timeout };

@@ -11,7 +11,7 @@ use bytes::Bytes;
 use std::fmt;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 /// Which deployment something is about.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -209,6 +209,12 @@ pub struct View {
     pub deployment: Option<DeploymentName>,
     /// Its newest round.
     pub newest: Newest,
+    /// How long ago that round finished.
+    pub age: Option<Duration>,
+    /// Wall-clock time of this moment.
+    pub at: SystemTime,
+    /// From one round's start to the next.
+    pub interval: Duration,
 }
 
 /// Why `/readyz` says no.
@@ -319,9 +325,11 @@ impl State {
 
     /// All that an answer needs, at this moment.
     pub fn view(&self) -> View {
-        let newest = match self.current() {
+        let current = self.current();
+        let age = current.as_ref().map(|published| self.clock.now().saturating_sub(published.finished));
+        let newest = match current {
             None => Newest::None,
-            Some(published) if self.is_too_old(published.finished) => Newest::TooOld(published),
+            Some(published) if age > Some(self.times.too_old()) => Newest::TooOld(published),
             Some(published) => Newest::Fresh(published),
         };
         let discovered = self.inner().discovered.clone();
@@ -329,7 +337,8 @@ impl State {
             Newest::Fresh(published) | Newest::TooOld(published) => Some(published.deployment.clone()),
             Newest::None => None,
         });
-        View { synced: discovered.synced, deployment, newest }
+        let (at, interval) = (self.clock.wall(), self.times.interval);
+        View { synced: discovered.synced, deployment, newest, age, at, interval }
     }
 
     fn is_too_old(&self, finished: Duration) -> bool {
@@ -396,7 +405,6 @@ impl fmt::Debug for State {
 mod tests {
     use super::*;
     use crate::snapshot::Metadata;
-    use std::time::SystemTime;
 
     #[derive(Default)]
     struct Hand(Mutex<Duration>);
@@ -471,6 +479,7 @@ mod tests {
         clock.set(145);
         assert!(matches!(state.view().newest, Newest::Fresh(_)));
         assert_eq!(state.readiness(), Ok(()));
+        assert_eq!(state.view().age, Some(Duration::from_secs(45)));
         clock.set(146);
         assert!(matches!(state.view().newest, Newest::TooOld(_)));
         assert_eq!(state.readiness(), Err(NotReady::TooOld));

@@ -104,7 +104,7 @@ async fn a_pod_gone_by_the_end_of_the_round_yields_nothing() {
     assert_eq!(object.processing.iter().map(|gauge| (gauge.value, gauge.pod_count)).collect::<Vec<_>>(), [(3.0, 1)]);
     assert!(!object.missing.iter().any(|entry| entry.pod == "b" || entry.code == Code::ReplicasMissing));
     let points = finished.points(modeldeployment_exporter::state::Age::Fresh);
-    let of_b = points.iter().filter(|point| point.labels.contains(&("pod", "b".to_owned())));
+    let of_b = points.iter().filter(|point| point.labels.contains(&("pod", "b".into())));
     assert_eq!(of_b.count(), 0);
 }
 
@@ -121,9 +121,9 @@ async fn scaling_up_meanwhile_is_no_missing_replica() {
     });
     let (mut pipeline, state) = pipeline(memory, limits(), receiver);
     let first = pipeline.round(&state).await.unwrap();
-    assert!(!first.snapshot.object.missing.iter().any(|entry| entry.code == Code::ReplicasMissing));
+    assert!(!first.object.missing.iter().any(|entry| entry.code == Code::ReplicasMissing));
     let second = pipeline.round(&state).await.unwrap();
-    assert!(second.snapshot.object.missing.iter().any(|entry| entry.code == Code::ReplicasMissing));
+    assert!(second.object.missing.iter().any(|entry| entry.code == Code::ReplicasMissing));
 }
 
 #[tokio::test(start_paused = true)]
@@ -211,7 +211,7 @@ async fn windows_are_kept_while_a_reload_leaves_the_pod_as_it_is() {
         if let Some(next) = next {
             sender.send_replace(discovery(&Arc::new(next)));
         }
-        let object = pipeline.round(&state).await.unwrap().snapshot.object;
+        let object = pipeline.round(&state).await.unwrap().object.clone();
         seen.push(object.latency.first().map(|entry| entry.samples));
         tokio::time::sleep(Duration::from_secs(15)).await;
     }

@@ -1,12 +1,14 @@
 //! Reading Pods: every way in which a Pod can fail, alone among neighbours that do not.
 
+#![allow(clippy::unwrap_used, reason = "a helper that fails fails its test")]
+
 mod support;
 
 use modeldeployment_exporter::clock::{Clock, SystemClock};
-use modeldeployment_exporter::config::ScrapeLimits;
+use modeldeployment_exporter::config::{ScrapeLimits, TlsFiles};
 use modeldeployment_exporter::deployment::{Deployment, RoleKind};
 use modeldeployment_exporter::scrape::connector::{Connect, Network};
-use modeldeployment_exporter::scrape::tls::{Tls, TlsFiles};
+use modeldeployment_exporter::scrape::tls::Tls;
 use modeldeployment_exporter::scrape::{Cause, Round, Scraper};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};

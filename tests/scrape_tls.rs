@@ -1,11 +1,14 @@
 //! Reading Pods over TLS: whom the exporter trusts, and what it says when it does not.
 
+#![allow(clippy::unwrap_used, reason = "a helper that fails fails its test")]
+
 mod support;
 
 use modeldeployment_exporter::clock::SystemClock;
+use modeldeployment_exporter::config::{ClientFiles, TlsFiles};
 use modeldeployment_exporter::deployment::RoleKind;
 use modeldeployment_exporter::scrape::connector::Network;
-use modeldeployment_exporter::scrape::tls::{Tls, TlsFiles};
+use modeldeployment_exporter::scrape::tls::Tls;
 use modeldeployment_exporter::scrape::{Round, Scraper};
 use rcgen::{BasicConstraints, CertificateParams, DnType, IsCa, Issuer, KeyPair, date_time_ymd};
 use std::path::PathBuf;
@@ -104,13 +107,15 @@ impl Files {
 
     fn trusting(authority: &Authority) -> Files {
         let mut files = Files::new();
-        files.files.ca_file = Some(files.write("ca.pem", &authority.certificate.pem()));
+        files.files.ca = Some(files.write("ca.pem", &authority.certificate.pem()));
         files
     }
 
     fn showing(mut self, identity: &Identity) -> Files {
-        self.files.client_cert_file = Some(self.write("client.pem", &identity.certificate.pem()));
-        self.files.client_key_file = Some(self.write("client.key", &identity.key.serialize_pem()));
+        self.files.client = Some(ClientFiles {
+            certificate: self.write("client.pem", &identity.certificate.pem()),
+            key: self.write("client.key", &identity.key.serialize_pem()),
+        });
         self
     }
 
@@ -316,26 +321,23 @@ fn unusable_files_are_named() {
     let no_der = files.write("no-der.pem", "-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n");
     let cert = files.write("cert.pem", &one.certificate.pem());
     let key = files.write("other.key", &other.key.serialize_pem());
-    let of = |ca: Option<&PathBuf>, cert: Option<&PathBuf>, key: Option<&PathBuf>| TlsFiles {
-        ca_file: ca.cloned(),
-        client_cert_file: cert.cloned(),
-        client_key_file: key.cloned(),
+    let trust = |ca: &PathBuf| TlsFiles { ca: Some(ca.clone()), client: None };
+    let client = |certificate: &PathBuf, key: &PathBuf| TlsFiles {
+        ca: None,
+        client: Some(ClientFiles { certificate: certificate.clone(), key: key.clone() }),
     };
     let table = [
-        (of(Some(&missing), None, None), &missing),
-        (of(Some(&text), None, None), &text),
-        (of(Some(&broken), None, None), &broken),
-        (of(Some(&no_der), None, None), &no_der),
-        (of(None, Some(&cert), None), &cert),
-        (of(None, None, Some(&key)), &key),
-        (of(None, Some(&text), Some(&key)), &text),
-        (of(None, Some(&cert), Some(&cert)), &cert),
-        (of(None, Some(&cert), Some(&missing)), &missing),
-        (of(None, Some(&cert), Some(&key)), &cert),
+        (trust(&missing), &missing, "No such file"),
+        (trust(&text), &text, "it holds no PEM certificate"),
+        (trust(&broken), &broken, "base64"),
+        (trust(&no_der), &no_der, "BadEncoding"),
+        (client(&text, &key), &text, "it holds no PEM certificate"),
+        (client(&cert, &cert), &cert, "it holds no PEM private key"),
+        (client(&cert, &missing), &missing, "No such file"),
+        (client(&cert, &key), &cert, "KeyMismatch"),
     ];
-    for (files, culprit) in table {
+    for (files, culprit, why) in table {
         let error = Tls::from_files(&files).unwrap_err().to_string();
-        assert!(error.starts_with(&culprit.display().to_string()), "{files:?}: {error}");
-        println!("{error}");
+        assert!(error.starts_with(&culprit.display().to_string()) && error.contains(why), "{files:?}: {error}");
     }
 }

@@ -312,7 +312,7 @@ fn no_url(error: &connector::Error) -> Unreadable {
 fn not_read(error: &exposition::Error) -> Unreadable {
     let cause = match error {
         exposition::Error::Truncated { .. } => Cause::Truncated,
-        exposition::Error::NotExposition { .. } | exposition::Error::BadLine { .. } => Cause::NotExposition,
+        _ => Cause::NotExposition,
     };
     unreadable(cause, error.to_string())
 }

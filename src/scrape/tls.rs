@@ -4,6 +4,7 @@
 //! It opens no connection of its own and reads files only when it is made.
 
 use super::connector::{self, BoxedStream};
+use crate::config::{ClientFiles, TlsFiles};
 use rustls_native_certs::load_native_certs;
 use std::io;
 use std::path::{Path, PathBuf};
@@ -22,18 +23,7 @@ use tokio_rustls::rustls::{
     self, AlertDescription, CertificateError, ClientConfig, RootCertStore, SignatureScheme, crypto,
 };
 
-/// The files of section 2's `SCRAPE_CA_FILE`, `SCRAPE_CLIENT_CERT_FILE` and `SCRAPE_CLIENT_KEY_FILE`, all PEM.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct TlsFiles {
-    /// Authorities that are trusted instead of the system's.
-    pub ca_file: Option<PathBuf>,
-    /// The client certificate with its chain; it needs a key.
-    pub client_cert_file: Option<PathBuf>,
-    /// The client certificate's private key; it needs a certificate.
-    pub client_key_file: Option<PathBuf>,
-}
-
-/// A file, or a pair of files, that cannot be used.
+/// A file that cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum FileError {
     /// A file cannot be read or is no PEM.
@@ -44,11 +34,13 @@ pub enum FileError {
         /// What is wrong.
         source: pem::Error,
     },
-    /// A file holds no certificate.
-    #[error("{}: it holds no PEM certificate", path.display())]
+    /// A file holds nothing of the kind that is wanted.
+    #[error("{}: it holds no PEM {wanted}", path.display())]
     Empty {
         /// The file.
         path: PathBuf,
+        /// What is wanted.
+        wanted: &'static str,
     },
     /// A certificate or key in a file cannot be used.
     #[error("{}: {source}", path.display())]
@@ -57,12 +49,6 @@ pub enum FileError {
         path: PathBuf,
         /// What is wrong.
         source: rustls::Error,
-    },
-    /// Only one of client certificate and key is given.
-    #[error("{}: a client certificate and its key come together, and only one of them is given", path.display())]
-    Half {
-        /// The file that is given.
-        path: PathBuf,
     },
     /// The library has no usable cipher suite.
     #[error("TLS cannot be set up: {0}")]
@@ -117,9 +103,10 @@ pub struct Tls {
 
 impl Tls {
     /// The system's roots, or the authorities of a file instead; a client identity where files give one.
+    /// All files are PEM.
     pub fn from_files(files: &TlsFiles) -> Result<Tls, FileError> {
         let mut roots = RootCertStore::empty();
-        match &files.ca_file {
+        match &files.ca {
             Some(path) => {
                 for certificate in certificates(path)? {
                     roots.add(certificate).map_err(|source| FileError::Unusable { path: path.clone(), source })?;
@@ -134,17 +121,18 @@ impl Tls {
             .with_safe_default_protocol_versions()
             .map_err(FileError::Library)?
             .with_root_certificates(roots);
-        let config = match (&files.client_cert_file, &files.client_key_file) {
-            (None, None) => builder.with_no_client_auth(),
-            (Some(cert), Some(key)) => {
-                let chain = certificates(cert)?;
-                let secret =
-                    PrivateKeyDer::from_pem_file(key).map_err(|source| FileError::Pem { path: key.clone(), source })?;
+        let config = match &files.client {
+            None => builder.with_no_client_auth(),
+            Some(ClientFiles { certificate, key }) => {
+                let chain = certificates(certificate)?;
+                let secret = PrivateKeyDer::from_pem_file(key).map_err(|source| match source {
+                    pem::Error::NoItemsFound => FileError::Empty { path: key.clone(), wanted: "private key" },
+                    source => FileError::Pem { path: key.clone(), source },
+                })?;
                 builder
                     .with_client_auth_cert(chain, secret)
-                    .map_err(|source| FileError::Unusable { path: cert.clone(), source })?
+                    .map_err(|source| FileError::Unusable { path: certificate.clone(), source })?
             }
-            (Some(path), None) | (None, Some(path)) => return Err(FileError::Half { path: path.clone() }),
         };
         Ok(Tls::new(config))
     }
@@ -176,7 +164,7 @@ impl Tls {
 fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, FileError> {
     let fail = |source| FileError::Pem { path: path.to_owned(), source };
     let found = CertificateDer::pem_file_iter(path).map_err(fail)?.collect::<Result<Vec<_>, _>>().map_err(fail)?;
-    if found.is_empty() { Err(FileError::Empty { path: path.to_owned() }) } else { Ok(found) }
+    if found.is_empty() { Err(FileError::Empty { path: path.to_owned(), wanted: "certificate" }) } else { Ok(found) }
 }
 
 /// One connection's client identity, which notes whether the server asked for it.

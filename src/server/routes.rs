@@ -9,7 +9,10 @@ use crate::export::process::Exporter;
 use crate::export::{self, Format, Point, gzip};
 use crate::state::{Age, DeploymentName, Newest, Published, State, View};
 use bytes::Bytes;
-use http::header::{ALLOW, CACHE_CONTROL, CONTENT_ENCODING, CONTENT_LENGTH, CONTENT_TYPE, VARY};
+use http::header::{
+    ALLOW, CACHE_CONTROL, CONTENT_ENCODING, CONTENT_LENGTH, CONTENT_SECURITY_POLICY, CONTENT_TYPE, REFERRER_POLICY,
+    VARY, X_CONTENT_TYPE_OPTIONS,
+};
 use http::{HeaderMap, HeaderValue, Method, Request, Response, StatusCode};
 use http_body_util::Full;
 use smol_str::SmolStr;
@@ -144,7 +147,7 @@ impl Routes {
                 Target::Json(name) => self.json(&name),
                 Target::Known(Path::Health) => self.health(),
                 Target::Known(Path::Ready) => self.ready(),
-                Target::Known(Path::Landing) => Answer::new(StatusCode::OK, HTML, landing::page(&self.state.view())),
+                Target::Known(Path::Landing) => self.landing(),
                 Target::Known(Path::Json | Path::Other) => Answer::text(StatusCode::NOT_FOUND, "not found\n"),
             }
         } else {
@@ -153,6 +156,13 @@ impl Routes {
         self.requests.count(path, answer.code);
         // Every answer is of this moment.
         answer.header(CACHE_CONTROL, "no-store").response(*request.method() == Method::HEAD)
+    }
+
+    fn landing(&self) -> Answer {
+        Answer::new(StatusCode::OK, HTML, landing::page(&self.state.view()))
+            .header(CONTENT_SECURITY_POLICY, landing::POLICY)
+            .header(X_CONTENT_TYPE_OPTIONS, "nosniff")
+            .header(REFERRER_POLICY, "no-referrer")
     }
 
     async fn metrics(&self, headers: &HeaderMap) -> Answer {

@@ -173,6 +173,28 @@ pub enum Code {
 }
 
 impl Code {
+    /// Every code, in alphabetical order.
+    pub const ALL: [Code; 18] = [
+        Code::CounterReset,
+        Code::DiscoveryStale,
+        Code::ErrorsExceedRequests,
+        Code::FirstSample,
+        Code::Idle,
+        Code::IncompatibleDenominator,
+        Code::MetricAbsent,
+        Code::NoEndpoint,
+        Code::NoObservations,
+        Code::NoPod,
+        Code::NoQueries,
+        Code::NoRequests,
+        Code::NotExportedYet,
+        Code::PodLimit,
+        Code::ReplicasMissing,
+        Code::Unreadable,
+        Code::UnsupportedSource,
+        Code::WindowsDiffer,
+    ];
+
     /// The contract's word for it.
     pub fn as_str(self) -> &'static str {
         match self {

@@ -1,9 +1,7 @@
 //! The rules of the contract's section 6: a field's value, or the code and sentence of its absence.
 
 use super::{Code, Missing, Outcome, RoundView};
-use crate::catalogue::{
-    Absent, AbsentCode, ArgumentSpec, Definition, Field, HalfName, Kind, Read, Software, Unsupported, When,
-};
+use crate::catalogue::{Absent, AbsentCode, Definition, Field, HalfName, Kind, Read, Software, Unsupported, When};
 use crate::config::WindowTimes;
 use crate::deployment::{Deployment, Half, Member, Pod};
 use crate::window::{History, Increase, NoWindow};
@@ -253,11 +251,7 @@ impl Subject<'_> {
     fn is_given(&self, argument: &str) -> bool {
         let arguments = &self.pod.arguments;
         let Some((name, value)) = argument.split_once('=') else { return arguments.has(argument) };
-        if arguments.has(name) {
-            return arguments.value(name) == Some(value);
-        }
-        let is_default = |spec: &ArgumentSpec| spec.name == name && spec.default.as_deref() == Some(value);
-        self.software.arguments.iter().any(is_default)
+        self.software.arguments.iter().any(|spec| spec.name == name && arguments.is(spec, value))
     }
 
     /// Whether the Pod's TTFT histogram recorded no request in the window; a field's own window,

@@ -4,6 +4,7 @@
 //! Real servers listen on 127.0.0.1 only, on a port that the system picks.
 
 #![allow(dead_code, reason = "each test file uses its own part")]
+#![allow(clippy::unwrap_used, reason = "a helper that fails fails its test")]
 
 use modeldeployment_exporter::arguments::Arguments;
 use modeldeployment_exporter::catalogue::{Catalogue, SoftwareKind};
@@ -350,8 +351,11 @@ pub struct Builder {
     pool: bool,
     router: Option<(String, u64)>,
     roles: Vec<Role>,
-    pods: Vec<(String, Option<String>, Result<String, String>, Vec<String>)>,
+    pods: Vec<Planned>,
 }
+
+/// A Pod that is to be built: its name, role (else the router's), URL or why it has none, and arguments.
+type Planned = (String, Option<String>, Result<String, String>, Vec<String>);
 
 /// A deployment `chat` in the namespace `team` with the engine vLLM and nothing else yet.
 pub fn deployment() -> Builder {
