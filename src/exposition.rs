@@ -23,6 +23,9 @@ use std::sync::Arc;
 /// deciding would need all of it in memory. Bytes; far above any label set that is exported.
 const LONGEST_WITNESS: usize = 16 * 1024;
 
+/// Room for a line that a chunk cuts, in bytes: few are longer, so how chunks fall allocates nothing.
+const USUAL_LINE: usize = 512;
+
 /// OpenMetrics' last line, which may lack its newline (OpenMetrics 1.0, "exposition" in the ABNF).
 const END_MARK: &[u8] = b"# EOF";
 
@@ -246,7 +249,7 @@ impl<'a> Reader<'a> {
             valid: false,
             first_bad: None,
             open: Open::No,
-            held: Vec::new(),
+            held: Vec::with_capacity(USUAL_LINE),
             scratch: Scratch::default(),
             failed: None,
         }

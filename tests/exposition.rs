@@ -512,12 +512,11 @@ fn captures_have_the_values_that_grep_finds() {
         let samples = reader.finish().expect("the capture is whole");
         for (name, labels, value) in *known {
             let samples = samples.of(names.id(name).expect("the name is wanted"));
-            let has = |(name, value): &(&str, &str)| move |labels: &[(&str, &str)]| labels.contains(&(name, value));
             let found: Vec<f64> = samples
                 .iter()
                 .filter(|sample| {
                     let pairs: Vec<(&str, &str)> = sample.labels.iter().collect();
-                    labels.iter().all(|label| has(label)(&pairs))
+                    labels.iter().all(|label| pairs.contains(label))
                 })
                 .map(|sample| sample.value)
                 .collect();

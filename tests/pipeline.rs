@@ -131,8 +131,7 @@ async fn nothing_is_kept_of_a_pod_that_was_gone_for_a_round() {
         let finished = pipeline.round(&state).await.unwrap();
         let points = finished.points(modeldeployment_exporter::state::Age::Fresh);
         let of_b = points.iter().filter(|point| {
-            point.family == "modeldeployment_pod_scrape_failures_total"
-                && point.labels.contains(&("pod", "b".to_owned()))
+            point.family == "modeldeployment_pod_scrape_failures_total" && point.labels.contains(&("pod", "b".into()))
         });
         failures.push(of_b.map(|point| point.value).collect::<Vec<_>>());
     }
