@@ -23,6 +23,9 @@ struct Label {
     value: Range<usize>,
 }
 
+/// A longer text is not kept, in bytes: what a hostile body makes a reader keep stays bounded.
+const LONGEST_KNOWN: usize = 1024;
+
 /// Label sets that are known at a time.
 const KNOWN: usize = 256;
 
@@ -52,7 +55,7 @@ impl Scratch {
         let labels = Labels::from_sorted(
             self.labels.iter().map(|label| (&self.text[label.name.clone()], &self.text[label.value.clone()])),
         );
-        if let Some(place) = place(text) {
+        if let Some(place) = place(text).filter(|_| text.len() <= LONGEST_KNOWN) {
             self.known.resize_with(KNOWN, || None);
             let kept = self.known[place].get_or_insert_with(|| (Vec::new(), labels.clone()));
             kept.0.clear();
