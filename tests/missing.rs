@@ -286,7 +286,16 @@ fn external_store_is_read_where_it_measures_the_store_and_says_why_not() {
     unsupported(&mut pair("engine: {name: vLLM}", "[]"), "prefill-0", &moved);
     // The decode half.
     unsupported(&mut pair(pool, CONNECTOR), "decode-0", &moved);
+    let server = |spec: &str, args: &str| {
+        let pod = format!("{{name: a, role: server, url: 'http://a', args: {args}}}");
+        Fleet::new(&yaml(&format!("{spec}, roles: [{{name: server}}]"), &[&pod]))
+    };
+    unsupported(&mut server("engine: {name: vLLM}", CONNECTOR), "a", &moved);
     assert_eq!(reasons.len(), 3, "no connector, no pool and decode half are three sentences");
+    // Read: queries that found nothing, without a connector, are a measured zero.
+    let missed = |n: f64| cache("vllm:external_prefix_cache", 0.0, n);
+    let now = two(&mut server(pool, "[]"), "a", &missed(1.0), &missed(5.0));
+    assert_eq!(now.cache("a", "external-store"), Some((0.0, 4.0)));
     // Read: a pool, a connector, the prefill half.
     let now = two(&mut pair(pool, CONNECTOR), "prefill-0", &still, &moved);
     assert_eq!(now.cache("prefill-0", "external-store"), Some((3.0, 4.0)));
@@ -510,8 +519,12 @@ fn transfer_failures_wait_for_their_first_beside_the_size() {
     let source = "sglang:num_transfer_failed_reqs_total";
     assert_eq!(now.code("prefill-0", source), Some(Code::NotExportedYet));
     assert_eq!(now.series("kv_transfer_failures_total", &[("pod", "prefill-0")]), Some(0.0));
-    let now = pair("engine: {name: SGLang}", "[]").round(0.0, &[("prefill-0", "")]);
-    assert_eq!(now.code("prefill-0", source), Some(Code::MetricAbsent));
+    // Without the size there is nothing that vouches for it, whatever else is there.
+    let latency = histogram("sglang:kv_transfer_latency_ms", 1.0, 10.0);
+    for body in ["", &latency] {
+        let now = pair("engine: {name: SGLang}", "[]").round(0.0, &[("prefill-0", body)]);
+        assert_eq!(now.code("prefill-0", source), Some(Code::MetricAbsent), "{body}");
+    }
 }
 
 #[test]
@@ -672,6 +685,9 @@ fn the_llm_d_router_has_latencies_and_no_error_ratio() {
     assert_eq!(now.window("r", "error-ratio"), None);
     assert_eq!(codes(&now), [("r", "llm_d_epp_request_streaming_tpot_seconds", Code::MetricAbsent)]);
     assert_eq!(now.windowed("r", "ttft").unwrap().scope, "router");
+    // Without a request in the window it is idle.
+    let now = two(&mut Fleet::router("llm-d-router", "[]"), "r", &body(15.0), &body(15.0));
+    assert_eq!(now.code("r", "llm_d_epp_request_ttft_seconds"), Some(Code::Idle));
 }
 
 #[test]
@@ -778,11 +794,14 @@ fn a_gauges_time_is_its_newest_pods() {
         spec,
         &["{name: a, role: server, url: 'http://a'}", "{name: b, role: server, url: 'http://b'}"],
     ));
-    fleet.observed.insert("b".to_owned(), common::wall(9.0));
     let body = server(1.0);
-    let now = fleet.round(7.0, &[("a", &body), ("b", &body)]);
-    let running = now.snapshot.object.processing.iter().find(|g| g.name == "running").unwrap();
-    assert_eq!((running.pod_count, running.observed_at), (2, common::wall(9.0)));
+    // Whether the newest one is read first or last.
+    for newest in ["a", "b"] {
+        fleet.observed = [(newest.to_owned(), common::wall(9.0))].into();
+        let now = fleet.round(7.0, &[("a", &body), ("b", &body)]);
+        let running = now.snapshot.object.processing.iter().find(|g| g.name == "running").unwrap();
+        assert_eq!((running.pod_count, running.observed_at), (2, common::wall(9.0)), "{newest}");
+    }
 }
 
 #[test]

@@ -249,3 +249,22 @@ async fn windows_are_kept_while_a_reload_leaves_the_pod_as_it_is() {
     }
     assert_eq!(seen, [None, Some(1.0), Some(2.0), None, Some(1.0)], "a Pod with another identity starts afresh");
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_pod_that_runs_other_software_after_a_reload_starts_afresh() {
+    let of = |engine: &str| {
+        deployment().engine(engine).role("server", RoleKind::Server, 1).pod("a", "server", "http://a/metrics").build()
+    };
+    let (sender, receiver) = watch::channel(discovery(&of("vLLM")));
+    let memory = Memory::default().host("a", |_| ok("vllm:num_requests_running 1\nsglang:num_running_reqs 2\n"));
+    let (mut pipeline, state) = pipeline(memory, limits(), receiver);
+    let mut read = Vec::new();
+    for next in [None, Some("SGLang")] {
+        if let Some(engine) = next {
+            sender.send_replace(discovery(&of(engine)));
+        }
+        let gauge = pipeline.round(&state).await.unwrap().object.processing[0].clone();
+        read.push((gauge.source, gauge.value));
+    }
+    assert_eq!(read, [("vllm:num_requests_running".to_owned(), 1.0), ("sglang:num_running_reqs".to_owned(), 2.0)]);
+}

@@ -412,6 +412,9 @@ fn the_total_of_priorities_counts_instead_of_its_parts() {
         let now = Fleet::sglang().round(0.0, &[("a", &lines.concat())]);
         assert_eq!(now.gauge("waiting", "engine/server"), Some(expected), "{lines:?}");
     }
+    // Both engines mark the total alike.
+    let body = "vllm:num_requests_waiting{priority=\"\"} 4\nvllm:num_requests_waiting{priority=\"1\"} 4\n";
+    assert_eq!(Fleet::vllm().round(0.0, &[("a", body)]).gauge("waiting", "engine/server"), Some(4.0));
     let set = |priority: &str, input: f64| tokens(&format!("tp_rank=\"0\",priority=\"{priority}\","), input, 0.0, 0.0);
     let mut fleet = Fleet::sglang();
     fleet.round(0.0, &[("a", &(set("", 0.0) + &set("1", 0.0)))]);
