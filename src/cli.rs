@@ -10,14 +10,6 @@ use std::time::Duration;
 /// The command line's name of the program.
 pub const NAME: &str = env!("CARGO_PKG_NAME");
 
-/// The crate's version.
-pub const VERSION: &str = env!("CARGO_PKG_VERSION");
-
-/// The source revision that was built, where the build gave `BUILD_REVISION`.
-pub fn revision() -> &'static str {
-    option_env!("BUILD_REVISION").filter(|revision| !revision.is_empty()).unwrap_or("unknown")
-}
-
 /// The command line.
 #[derive(Debug, Parser)]
 #[command(name = NAME, about = env!("CARGO_PKG_DESCRIPTION"))]
@@ -75,7 +67,7 @@ fn wait(text: &str) -> Result<Duration, String> {
 pub fn parse(arguments: impl IntoIterator<Item = OsString>) -> Result<Command, clap::Error> {
     let environment = Help.to_string();
     let mut command = Cli::command()
-        .version(format!("{VERSION} (revision {})", revision()))
+        .version(format!("{} (revision {})", crate::VERSION, crate::REVISION))
         .after_help(environment.clone())
         .mut_subcommands(|command| command.after_help(environment.clone()));
     let mut matches = command.try_get_matches_from_mut(arguments)?;

@@ -4,7 +4,7 @@
 
 use crate::catalogue::Catalogue;
 use crate::check;
-use crate::cli::{self, Command, Format};
+use crate::cli::{Command, Format};
 use crate::clock::{Clock, SystemClock};
 use crate::config::{ClientFiles, Config, Environment, TlsFiles, show_duration};
 use crate::demo;
@@ -97,8 +97,8 @@ fn with_deployment(
 fn start_log(environment: &Environment, discovery: &FileDiscovery) {
     if let Some(deployment) = &discovery.subscribe().borrow().deployment {
         tracing::info!(
-            version = cli::VERSION,
-            revision = cli::revision(),
+            version = crate::VERSION,
+            revision = crate::REVISION,
             namespace = %deployment.namespace,
             name = %deployment.name,
             pods = deployment.pods.len(),

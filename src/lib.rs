@@ -27,3 +27,12 @@ pub mod server;
 pub mod snapshot;
 pub mod state;
 pub mod window;
+
+/// The crate's version.
+pub const VERSION: &str = env!("CARGO_PKG_VERSION");
+
+/// The source revision that was built, where the build gave `BUILD_REVISION`.
+pub const REVISION: &str = match option_env!("BUILD_REVISION") {
+    Some(revision) if !revision.is_empty() => revision,
+    _ => "unknown",
+};

@@ -12,7 +12,6 @@ mod routes;
 mod status;
 
 pub use listen::{Listener, Tcp};
-pub use routes::{REVISION, VERSION};
 
 use crate::state::State;
 use connection::{Watch, Watched};

@@ -391,7 +391,7 @@ pub fn page(view: &View) -> String {
                     (round(view))
                 }
                 footer {
-                    "modeldeployment-exporter " (super::VERSION) " (" (super::REVISION) "). This page is of "
+                    "modeldeployment-exporter " (crate::VERSION) " (" (crate::REVISION) "). This page is of "
                     (moment(view.at)) " and is read again every " (refresh) " s."
                 }
             }

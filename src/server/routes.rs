@@ -184,7 +184,7 @@ impl Routes {
         let (rounds, distribution) = self.state.own();
         let build = Point {
             family: "modeldeployment_exporter_build_info".into(),
-            labels: vec![("version", VERSION.into()), ("revision", REVISION.into())],
+            labels: vec![("version", crate::VERSION.into()), ("revision", crate::REVISION.into())],
             value: 1.0,
         };
         let mut points = before;
@@ -234,14 +234,6 @@ impl Routes {
         }
     }
 }
-
-/// The exporter's version.
-pub const VERSION: &str = env!("CARGO_PKG_VERSION");
-/// The revision that it was built from, where the build said so.
-pub const REVISION: &str = match option_env!("BUILD_REVISION") {
-    Some(revision) => revision,
-    None => "unknown",
-};
 
 fn not_allowed(target: &Target) -> Answer {
     let code = StatusCode::METHOD_NOT_ALLOWED;
